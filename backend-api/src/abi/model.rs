@@ -1,0 +1,139 @@
+//! A loaded model: pools, steps, and the ordered release.
+
+use super::{Batch, BatchOutput, Error, Ticket};
+use abi_stable::{
+    StableAbi, sabi_trait,
+    std_types::{ROption, RResult, RSlice, RSliceMut, RString, RVec},
+};
+
+/// Which model to load, and how large its pools may be.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, Default, PartialEq)]
+pub struct ModelSpec {
+    /// The checkpoint: a file or a folder.
+    pub path: RString,
+    /// Most tokens of one sequence; 0 takes the model's own.
+    pub context: u32,
+    /// Most rows of one batch.
+    pub max_rows: u32,
+    /// Most new tokens of one batch, all rows together.
+    pub max_batch_tokens: u32,
+    /// Bytes for the KV cache; 0 lets the backend size it for `max_rows` sequences within free memory.
+    pub kv_bytes: u64,
+}
+
+/// What was loaded.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, Default, PartialEq)]
+pub struct ModelInfo {
+    /// The architecture as the checkpoint names it ("llama").
+    pub architecture: RString,
+    /// A name for people.
+    pub name: RString,
+    /// Dominant weight type ("Q4_1").
+    pub quantization: RString,
+    /// Identity of the weights: equal for two loads of one checkpoint, whatever its path.
+    pub weights_identity: RString,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Vocabulary size: the length of a row of logits.
+    pub vocab_size: u32,
+    /// Most tokens of one sequence.
+    pub context_length: u32,
+    /// Tokens a KV block holds.
+    pub block_size: u32,
+    /// KV blocks in all. Block tables name blocks `0..block_count`.
+    pub block_count: u32,
+    /// Bytes of one KV block, all layers together.
+    pub block_bytes: u64,
+    /// Slots of the recurrent-state pool; 0 for models without.
+    pub state_slots: u32,
+    /// Bytes of one state slot.
+    pub state_bytes: u64,
+    /// Most rows of one batch.
+    pub max_rows: u32,
+    /// Most new tokens of one batch.
+    pub max_batch_tokens: u32,
+    /// Tickets that may be outstanding at a time (1 on a CPU, 2 on a GPU).
+    pub max_in_flight: u32,
+}
+
+/// One pool: a model resource that holds device memory.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
+pub struct ResourceReport {
+    /// Its owner label on the ledger.
+    pub label: RString,
+    /// Bytes it holds.
+    pub bytes: u64,
+    /// Allocations it holds.
+    pub allocations: u64,
+}
+
+/// One step of the release.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
+pub struct ReleaseStep {
+    /// The pool.
+    pub label: RString,
+    /// Bytes that came back.
+    pub bytes: u64,
+    /// Why the pool, or part of it, was left for the sweep.
+    pub error: ROption<Error>,
+}
+
+/// What `release_pools` did: every step, whatever happened before it.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReleaseReport {
+    /// The steps in the order in which they ran.
+    pub steps: RVec<ReleaseStep>,
+}
+
+impl ReleaseReport {
+    /// The first error, with the label of its pool.
+    pub fn first_error(&self) -> Option<(&str, &Error)> {
+        self.steps.iter().find_map(|s| match &s.error {
+            ROption::RSome(e) => Some((s.label.as_str(), e)),
+            ROption::RNone => None,
+        })
+    }
+}
+
+/// A loaded model. Every method is called from the generation's engine thread.
+///
+/// `submit` and `collect` alternate in ticket order, with at most [`ModelInfo::max_in_flight`] tickets
+/// outstanding. After a `fault` only `release_pools` may be called.
+#[sabi_trait]
+pub trait Model {
+    /// What was loaded. Constant for the object's life.
+    fn info(&self) -> RResult<ModelInfo, Error>;
+
+    /// One report a pool.
+    fn resources(&self) -> RResult<RVec<ResourceReport>, Error>;
+
+    /// Starts a step. What `batch` points to is read before the call returns. After an error nothing
+    /// of the batch has happened.
+    fn submit(&mut self, batch: Batch<'_>) -> RResult<Ticket, Error>;
+
+    /// Waits for the oldest outstanding step and writes its results into the caller's memory.
+    fn collect(&mut self, ticket: Ticket, out: BatchOutput<'_>) -> RResult<(), Error>;
+
+    /// Copies blocks to host memory: `data` is `blocks.len() × block_bytes`, blocks in the order named.
+    fn copy_blocks_out(&mut self, blocks: RSlice<'_, u32>, data: RSliceMut<'_, u8>) -> RResult<(), Error>;
+
+    /// Copies what [`copy_blocks_out`](Model::copy_blocks_out) gave into the named blocks.
+    fn copy_blocks_in(&mut self, blocks: RSlice<'_, u32>, data: RSlice<'_, u8>) -> RResult<(), Error>;
+
+    /// Copies a state slot to host memory (`state_bytes` long).
+    fn save_state(&mut self, slot: u32, data: RSliceMut<'_, u8>) -> RResult<(), Error>;
+
+    /// Fills a state slot from what [`save_state`](Model::save_state) gave; an empty `data` clears it.
+    fn restore_state(&mut self, slot: u32, data: RSlice<'_, u8>) -> RResult<(), Error>;
+
+    /// Releases every pool in the fixed order: derived weights, state snapshots, state pool, KV cache,
+    /// buffer arena, weight store. Attempts each step whatever happened before. No ticket may be
+    /// outstanding. A second call does nothing and reports no steps.
+    #[sabi(last_prefix_field)]
+    fn release_pools(&mut self) -> RResult<ReleaseReport, Error>;
+}

@@ -1,0 +1,15 @@
+//! What is computed: the operations that a forward pass is written over ([`Ops`]), their CPU
+//! implementation ([`cpu`]) and a plain reference that sums in f64 ([`reference`]).
+
+pub mod error;
+pub mod ledger;
+pub mod ops;
+pub mod tensor_type;
+
+pub use error::{Error, ErrorKind, Result};
+pub use ledger::{Entry, Kind, Ledger, Serial};
+pub use ops::{
+    Activation, AttentionShape, Linear, Ops, RopeTable, SharedBytes, StepRow, StepRows, WeightFootprint,
+    WeightSource,
+};
+pub use tensor_type::TensorType;

@@ -1,0 +1,262 @@
+//! The operations that a forward pass is written over.
+//!
+//! A backend is an implementation of [`Ops`]. Calls of one object are made from one thread and take effect
+//! in the order of the calls; an implementation may run them asynchronously until [`Ops::download`] or
+//! [`Ops::synchronize`]. Shapes are `[rows, cols]`, row major; a row of an activation is one token.
+//!
+//! What must stay true: the values computed for a token don't depend on which other tokens are in the step.
+
+use crate::{Result, TensorType};
+use std::{fmt, ops::Range, sync::Arc};
+
+/// Bytes that several owners read, such as a part of a mapped file.
+#[derive(Clone)]
+pub struct SharedBytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl SharedBytes {
+    /// The part `range` of `owner`'s bytes; `None` where it lies outside.
+    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Option<Self> {
+        (*owner).as_ref().get(range.clone())?;
+        Some(Self { owner, range })
+    }
+}
+
+impl From<Vec<u8>> for SharedBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        Self {
+            owner: Arc::new(bytes),
+            range,
+        }
+    }
+}
+
+impl std::ops::Deref for SharedBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &(*self.owner).as_ref()[self.range.clone()]
+    }
+}
+
+impl fmt::Debug for SharedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBytes({} bytes)", self.range.len())
+    }
+}
+
+/// A weight matrix as the checkpoint stores it: `rows` outputs of `cols` inputs, each row contiguous.
+#[derive(Clone, Debug)]
+pub struct WeightSource {
+    /// Its name, for errors.
+    pub name: String,
+    /// How elements are stored.
+    pub ty: TensorType,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs; a whole number of `ty`'s blocks.
+    pub cols: usize,
+    /// `ty.bytes_of(rows * cols)` bytes.
+    pub data: SharedBytes,
+}
+
+/// Bytes that a loaded weight holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightFootprint {
+    /// In the weight store: the checkpoint's own form, on the device.
+    pub store: u64,
+    /// In derived weights: repacked or dequantised at load.
+    pub derived: u64,
+}
+
+/// One sequence's part of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepRow<'a> {
+    /// Its first token among the step's tokens.
+    pub first: usize,
+    /// How many tokens; at least 1.
+    pub len: usize,
+    /// Position of the first token.
+    pub position: usize,
+    /// Block table: block `blocks[p / block_size]` holds position `p`.
+    pub blocks: &'a [u32],
+}
+
+/// A step: the tokens of all rows one after another.
+#[derive(Clone, Copy, Debug)]
+pub struct StepRows<'a> {
+    /// The tokens.
+    pub tokens: &'a [u32],
+    /// The rows, covering `tokens` in order.
+    pub rows: &'a [StepRow<'a>],
+}
+
+/// One product of [`Ops::linear`]: `out = x · weightᵀ + bias`.
+pub struct Linear<'a, O: Ops + ?Sized> {
+    /// `[out, in]`.
+    pub weight: &'a O::Weight,
+    /// `[out]`.
+    pub bias: Option<&'a O::Vector>,
+    /// `[tokens, out]`.
+    pub out: &'a mut O::Tensor,
+}
+
+/// Gated activations: `out = f(gate) * up`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x · sigmoid(x).
+    Silu,
+    /// x · Φ(x), the tanh approximation.
+    GeluTanh,
+}
+
+/// Rotary embedding: which angle each pair of dimensions turns by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeTable {
+    /// Dimensions that turn; even, at most the head's.
+    pub dims: usize,
+    /// Radians a position for each of `dims / 2` pairs, scaling included.
+    pub inverse_frequencies: Vec<f32>,
+    /// Multiplies sine and cosine (YaRN); 1 otherwise.
+    pub magnitude: f32,
+    /// Pairs are (i, i + dims/2) where set, else (2i, 2i + 1). GGUF's Llama files use the latter.
+    pub half_split: bool,
+}
+
+/// Shape of an attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Dimensions of a head.
+    pub head_dim: usize,
+    /// Multiplies the scores.
+    pub scale: f32,
+    /// Attend to this many last positions, itself included; 0 is all.
+    pub window: usize,
+    /// Scores become `cap · tanh(score / cap)`; 0 is off.
+    pub softcap: f32,
+}
+
+/// The operations of a backend.
+pub trait Ops {
+    /// An activation `[rows, cols]` with room for more rows than a step uses.
+    type Tensor;
+    /// A weight matrix in the form that the backend keeps.
+    type Weight;
+    /// A short f32 vector: a norm's weight, a bias.
+    type Vector;
+    /// Paged keys and values of all layers, f16.
+    type KvCache;
+    /// A step's tokens, positions and block tables, where the operations can read them.
+    type Step;
+
+    /// Loads a matrix; what it takes is entered on the ledger as "weight store" or "derived weights".
+    fn load_weight(&mut self, source: &WeightSource) -> Result<Self::Weight>;
+    /// What a weight holds.
+    fn footprint(&self, weight: &Self::Weight) -> WeightFootprint;
+    /// Releases the derived part and returns its bytes; the weight is of no use afterwards.
+    fn release_derived(&mut self, weight: &mut Self::Weight) -> Result<u64>;
+    /// Releases the rest of a weight and returns its bytes.
+    fn release_weight(&mut self, weight: Self::Weight) -> Result<u64>;
+
+    /// Loads a vector into the weight store.
+    fn load_vector(&mut self, values: &[f32]) -> Result<Self::Vector>;
+    /// Releases a vector and returns its bytes.
+    fn release_vector(&mut self, vector: Self::Vector) -> Result<u64>;
+
+    /// An activation for at most `rows` rows, on the ledger under `owner`.
+    fn alloc_tensor(&mut self, owner: &str, rows: usize, cols: usize) -> Result<Self::Tensor>;
+    /// Releases it and returns its bytes.
+    fn release_tensor(&mut self, tensor: Self::Tensor) -> Result<u64>;
+
+    /// A KV cache of `blocks` blocks of `block_size` positions for `layers` layers, on the ledger as
+    /// "kv cache".
+    fn alloc_kv(
+        &mut self,
+        layers: usize,
+        kv_heads: usize,
+        head_dim: usize,
+        block_size: usize,
+        blocks: usize,
+    ) -> Result<Self::KvCache>;
+    /// Releases it and returns its bytes.
+    fn release_kv(&mut self, kv: Self::KvCache) -> Result<u64>;
+    /// Copies one block of all layers to `data`.
+    fn read_block(&mut self, kv: &Self::KvCache, block: u32, data: &mut [u8]) -> Result<()>;
+    /// Fills one block of all layers from `data`.
+    fn write_block(&mut self, kv: &mut Self::KvCache, block: u32, data: &[u8]) -> Result<()>;
+
+    /// Makes a step's metadata readable to the operations. Every index in it has been checked.
+    fn begin(&mut self, step: &StepRows<'_>) -> Result<Self::Step>;
+
+    /// `out[t] = table[token t]`.
+    fn embed(&mut self, table: &Self::Weight, step: &Self::Step, out: &mut Self::Tensor) -> Result<()>;
+    /// `out = x / rms(x) * weight`, for the step's tokens.
+    fn rms_norm(
+        &mut self,
+        x: &Self::Tensor,
+        weight: &Self::Vector,
+        eps: f32,
+        rows: usize,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
+    /// `residual += x; out = residual / rms(residual) * weight`.
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Self::Tensor,
+        x: &Self::Tensor,
+        weight: &Self::Vector,
+        eps: f32,
+        rows: usize,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
+    /// Several products of one input, for its first `rows` rows.
+    fn linear(&mut self, x: &Self::Tensor, rows: usize, products: &mut [Linear<'_, Self>]) -> Result<()>;
+    /// Turns `q` in place, turns `k`, and writes `k` and `v` to the cache.
+    #[allow(clippy::too_many_arguments)]
+    fn rope_kv_write(
+        &mut self,
+        q: &mut Self::Tensor,
+        k: &mut Self::Tensor,
+        v: &Self::Tensor,
+        rope: &RopeTable,
+        shape: &AttentionShape,
+        kv: &mut Self::KvCache,
+        layer: usize,
+        step: &Self::Step,
+    ) -> Result<()>;
+    /// Causal attention of each token over its sequence's positions up to its own.
+    fn attention(
+        &mut self,
+        q: &Self::Tensor,
+        kv: &Self::KvCache,
+        layer: usize,
+        shape: &AttentionShape,
+        step: &Self::Step,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
+    /// `out = f(gate) * up`.
+    fn gated(
+        &mut self,
+        activation: Activation,
+        gate: &Self::Tensor,
+        up: &Self::Tensor,
+        rows: usize,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
+    /// `x *= factor` (Granite's multipliers, Gemma's embedding scale).
+    fn scale(&mut self, x: &mut Self::Tensor, rows: usize, factor: f32) -> Result<()>;
+    /// `residual += x`.
+    fn add(&mut self, residual: &mut Self::Tensor, x: &Self::Tensor, rows: usize) -> Result<()>;
+    /// `out[i] = x[rows[i]]`: keeps the rows whose logits are wanted.
+    fn gather(&mut self, x: &Self::Tensor, rows: &[u32], out: &mut Self::Tensor) -> Result<()>;
+    /// Copies the first `rows` rows to host memory, after all work before it.
+    fn download(&mut self, x: &Self::Tensor, rows: usize, data: &mut [f32]) -> Result<()>;
+    /// Waits for all work.
+    fn synchronize(&mut self) -> Result<()>;
+}
