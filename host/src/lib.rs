@@ -1,1 +1,3 @@
-//! Under construction.
+//! The host: HTTP, text, the scheduler, slots and the loader of backends.
+
+pub mod request;
