@@ -1,7 +1,9 @@
 //! What is computed: the operations that a forward pass is written over ([`Ops`]), their CPU
 //! implementation ([`cpu`]) and a plain reference that sums in f64 ([`reference`]).
 
+pub mod cpu;
 pub mod error;
+pub mod formats;
 pub mod ledger;
 pub mod ops;
 pub mod tensor_type;

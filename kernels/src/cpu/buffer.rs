@@ -1,0 +1,185 @@
+//! Memory of the CPU backend: zeroed pages taken straight from the system, on the ledger.
+//!
+//! A release gives the pages back at once, and pages that were never written take no memory.
+
+use crate::{Error, Kind, Ledger, Result, Serial};
+use std::{
+    ops::{Deref, DerefMut},
+    ptr::NonNull,
+};
+
+/// Elements that a [`Buffer`] may hold: any bit pattern is a value, zeros are one, nothing is dropped.
+///
+/// # Safety
+/// The above must be true of the type.
+pub unsafe trait Element: Copy + Send + Sync + 'static {}
+
+// SAFETY: plain numbers; every bit pattern is a value.
+unsafe impl Element for f32 {}
+// SAFETY: as above; a `repr(transparent)` u16.
+unsafe impl Element for half::f16 {}
+// SAFETY: as above.
+unsafe impl Element for u8 {}
+// SAFETY: as above.
+unsafe impl Element for i8 {}
+// SAFETY: as above.
+unsafe impl Element for u32 {}
+
+/// A slice of zeroed, page-aligned memory. Dropping it gives the memory back, too; [`Buffer::release`]
+/// is the way that reports.
+#[derive(Debug)]
+pub struct Buffer<T: Element> {
+    start: NonNull<T>,
+    len: usize,
+    entry: Option<(Ledger, Serial)>,
+}
+
+// SAFETY: it owns its memory as a `Vec` does, and its elements are `Send` and `Sync`.
+unsafe impl<T: Element> Send for Buffer<T> {}
+// SAFETY: as above.
+unsafe impl<T: Element> Sync for Buffer<T> {}
+
+/// From this size on, huge pages are asked for: a KV cache is read across its whole length every token.
+const HUGE: usize = 4 << 20;
+
+impl<T: Element> Buffer<T> {
+    /// `len` zeros, on the ledger under `owner`. [`crate::ErrorKind::Exhausted`] where the limit or the
+    /// system refuses.
+    pub fn zeroed(ledger: &Ledger, owner: &str, len: usize) -> Result<Self> {
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .filter(|&bytes| isize::try_from(bytes).is_ok())
+            .ok_or_else(|| Error::exhausted(format!("{owner} of {len} elements exceeds the address space")))?;
+        let serial = ledger.enter(Kind::Memory, owner, bytes as u64)?;
+        match map_pages(bytes) {
+            Ok(start) => Ok(Self {
+                start: start.cast(),
+                len,
+                entry: Some((ledger.clone(), serial)),
+            }),
+            Err(cause) => {
+                ledger.strike(serial)?;
+                Err(Error::exhausted(format!(
+                    "the system refused {bytes} bytes for {owner}: {cause}; free memory or load a smaller model"
+                )))
+            }
+        }
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    /// Gives the memory back and returns its bytes.
+    pub fn release(mut self) -> Result<u64> {
+        self.free()
+    }
+
+    fn free(&mut self) -> Result<u64> {
+        let Some((ledger, serial)) = self.entry.take() else {
+            return Ok(0);
+        };
+        if self.bytes() > 0 {
+            // SAFETY: `start` is a mapping of this size that this object owns; nobody can borrow it any more
+            // (`&mut self`, and callers drop the object next).
+            let status = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes()) };
+            if status != 0 {
+                let cause = std::io::Error::last_os_error();
+                return Err(Error::bug(format!("unmapping {} bytes failed: {cause}", self.bytes())));
+            }
+        }
+        ledger.strike(serial)
+    }
+}
+
+/// New zeroed pages; a dangling pointer for no bytes.
+fn map_pages(bytes: usize) -> std::io::Result<NonNull<libc::c_void>> {
+    if bytes == 0 {
+        return Ok(NonNull::<[u64; 512]>::dangling().cast());
+    }
+    // SAFETY: a new private anonymous mapping at an address of the kernel's choice touches no memory of ours.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    #[cfg(target_os = "linux")]
+    if bytes >= HUGE {
+        // SAFETY: the range is the mapping made above. The advice is a wish: where it is refused,
+        // ordinary pages serve, so the result doesn't matter.
+        unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+    }
+    NonNull::new(start).ok_or_else(|| std::io::Error::other("mapped at address 0"))
+}
+
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements that live as long as `self`; zeros and whatever was written are values of T.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Element> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        // A drop without `release` is an error path of a load: its first error is the one that is reported.
+        let _ = self.free();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn is_zeroed_aligned_and_returns_its_bytes() {
+        let ledger = Ledger::default();
+        let mut buffer = Buffer::<f32>::zeroed(&ledger, "test", 1000).unwrap();
+        assert_eq!(buffer.as_ptr() as usize % 64, 0);
+        assert!(buffer.iter().all(|&x| x == 0.0));
+        buffer[999] = 1.0;
+        assert_eq!(ledger.owned_by("test"), (4000, 1));
+        assert_eq!(buffer.release().unwrap(), 4000);
+        assert_eq!(ledger.total(), (0, 0));
+    }
+
+    #[test]
+    fn empty_and_dropped_buffers_leave_nothing() {
+        let ledger = Ledger::default();
+        let empty = Buffer::<u8>::zeroed(&ledger, "test", 0).unwrap();
+        assert!(empty.is_empty());
+        assert_eq!(empty.release().unwrap(), 0);
+        drop(Buffer::<half::f16>::zeroed(&ledger, "test", 5 << 20).unwrap());
+        assert_eq!(ledger.total(), (0, 0));
+    }
+
+    #[test]
+    fn a_refusal_is_exhausted_and_leaves_nothing() {
+        let ledger = Ledger::with_limit(100);
+        let over_limit = Buffer::<f32>::zeroed(&ledger, "test", 26).unwrap_err();
+        assert_eq!(over_limit.kind, ErrorKind::Exhausted);
+        let ledger = Ledger::default();
+        for len in [usize::MAX, isize::MAX as usize / 8] {
+            let refused = Buffer::<f32>::zeroed(&ledger, "test", len).unwrap_err();
+            assert_eq!(refused.kind, ErrorKind::Exhausted);
+        }
+        assert_eq!(ledger.total(), (0, 0));
+    }
+}

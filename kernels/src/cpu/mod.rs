@@ -1,0 +1,7 @@
+//! The CPU implementation.
+
+pub mod buffer;
+pub mod team;
+
+pub use buffer::Buffer;
+pub use team::Team;
