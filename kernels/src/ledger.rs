@@ -9,6 +9,18 @@ use std::{
 /// Numbers entries from 1; never reused.
 pub type Serial = u64;
 
+/// Owners that every backend names alike.
+pub mod owner {
+    /// Weights in the checkpoint's own form.
+    pub const WEIGHTS: &str = "weight store";
+    /// Weights repacked, fused or dequantised at load.
+    pub const DERIVED: &str = "derived weights";
+    /// Paged keys and values.
+    pub const KV: &str = "kv cache";
+    /// The threads that share an operation's work.
+    pub const THREADS: &str = "thread team";
+}
+
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {

@@ -6,6 +6,8 @@ pub mod error;
 pub mod formats;
 pub mod ledger;
 pub mod ops;
+pub mod reference;
+pub mod step;
 pub mod tensor_type;
 
 pub use error::{Error, ErrorKind, Result};
@@ -14,4 +16,5 @@ pub use ops::{
     Activation, AttentionShape, Linear, Ops, RopeTable, SharedBytes, StepRow, StepRows, WeightFootprint,
     WeightSource,
 };
+pub use step::HostStep;
 pub use tensor_type::TensorType;

@@ -6,7 +6,7 @@
 //!
 //! What must stay true: the values computed for a token don't depend on which other tokens are in the step.
 
-use crate::{Result, TensorType};
+use crate::{Error, Result, TensorType};
 use std::{fmt, ops::Range, sync::Arc};
 
 /// Bytes that several owners read, such as a part of a mapped file.
@@ -123,6 +123,20 @@ pub struct RopeTable {
     pub magnitude: f32,
     /// Pairs are (i, i + dims/2) where set, else (2i, 2i + 1). GGUF's Llama files use the latter.
     pub half_split: bool,
+}
+
+impl RopeTable {
+    /// Checks that it fits heads of `head_dim` dimensions.
+    pub fn check(&self, head_dim: usize) -> Result<()> {
+        if self.dims > head_dim || self.dims != 2 * self.inverse_frequencies.len() {
+            return Err(Error::invalid(format!(
+                "{} frequencies for {} rotary dimensions of a head of {head_dim}",
+                self.inverse_frequencies.len(),
+                self.dims
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// Shape of an attention.

@@ -16,7 +16,9 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {}
 
 // SAFETY: plain numbers; every bit pattern is a value.
 unsafe impl Element for f32 {}
-// SAFETY: as above; a `repr(transparent)` u16.
+// SAFETY: as above.
+unsafe impl Element for f64 {}
+// SAFETY: a `repr(transparent)` u16.
 unsafe impl Element for half::f16 {}
 // SAFETY: as above.
 unsafe impl Element for u8 {}
@@ -49,7 +51,9 @@ impl<T: Element> Buffer<T> {
         let bytes = len
             .checked_mul(size_of::<T>())
             .filter(|&bytes| isize::try_from(bytes).is_ok())
-            .ok_or_else(|| Error::exhausted(format!("{owner} of {len} elements exceeds the address space")))?;
+            .ok_or_else(|| {
+                Error::exhausted(format!("{owner} of {len} elements exceeds the address space"))
+            })?;
         let serial = ledger.enter(Kind::Memory, owner, bytes as u64)?;
         match map_pages(bytes) {
             Ok(start) => Ok(Self {
@@ -86,7 +90,10 @@ impl<T: Element> Buffer<T> {
             let status = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes()) };
             if status != 0 {
                 let cause = std::io::Error::last_os_error();
-                return Err(Error::bug(format!("unmapping {} bytes failed: {cause}", self.bytes())));
+                return Err(Error::bug(format!(
+                    "unmapping {} bytes failed: {cause}",
+                    self.bytes()
+                )));
             }
         }
         ledger.strike(serial)

@@ -6,7 +6,7 @@
 //!
 //! Threads are named, on the ledger, and joined by [`Team::shutdown`]: none outlives the library's code.
 
-use crate::{Error, Kind, Ledger, Result, Serial};
+use crate::{Error, Kind, Ledger, Result, Serial, ledger::owner};
 use std::{
     any::Any,
     cell::{Cell, UnsafeCell},
@@ -46,7 +46,7 @@ impl Team {
             not_sync: PhantomData,
         };
         for worker in 1..team.size {
-            let serial = ledger.enter(Kind::Thread, "thread team", 0)?;
+            let serial = ledger.enter(Kind::Thread, owner::THREADS, 0)?;
             let shared = Arc::clone(&team.shared);
             let spawned = std::thread::Builder::new()
                 .name(format!("met-cpu-{worker}"))
@@ -173,7 +173,9 @@ unsafe impl Send for Shared {}
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("sleepers", &self.sleepers).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("sleepers", &self.sleepers)
+            .finish_non_exhaustive()
     }
 }
 
@@ -202,7 +204,8 @@ impl Shared {
                 // SAFETY: the closure lives until `unfinished` is 0, which this task keeps above it.
                 self.perform(unsafe { &*work }, tasks - left.cast_unsigned());
             }
-            if self.unfinished.0.fetch_sub(1, Ordering::SeqCst) == 1 && self.caller_sleeps.load(Ordering::SeqCst)
+            if self.unfinished.0.fetch_sub(1, Ordering::SeqCst) == 1
+                && self.caller_sleeps.load(Ordering::SeqCst)
             {
                 let _gate = lock(&self.gate);
                 self.done.notify_one();
@@ -273,7 +276,9 @@ fn spin_until(condition: impl Fn() -> bool) -> bool {
 
 fn message_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_owned()
+    text.or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or("without a message")
+        .to_owned()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -296,7 +301,10 @@ mod tests {
                     counts[task].fetch_add(1, Ordering::Relaxed);
                 })
                 .unwrap();
-                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{tasks} tasks");
+                assert!(
+                    counts.iter().all(|count| count.load(Ordering::Relaxed) == 1),
+                    "{tasks} tasks"
+                );
             }
         }
     }
@@ -322,10 +330,17 @@ mod tests {
         let team = Team::new(2, &Ledger::default()).unwrap();
         for (items, grain) in [(0, 4), (1, 4), (4, 4), (5, 4), (17, 1), (3, 0)] {
             let pieces = Mutex::new(Vec::new());
-            team.split(items, grain, |range| lock(&pieces).push(range)).unwrap();
+            team.split(items, grain, |range| lock(&pieces).push(range))
+                .unwrap();
             let mut pieces = pieces.into_inner().unwrap();
             pieces.sort_by_key(|range| range.start);
-            assert!(pieces.iter().rev().skip(1).all(|range| range.len() == grain.max(1)));
+            assert!(
+                pieces
+                    .iter()
+                    .rev()
+                    .skip(1)
+                    .all(|range| range.len() == grain.max(1))
+            );
             assert!(pieces.into_iter().flatten().eq(0..items));
         }
     }

@@ -1,0 +1,365 @@
+//! The plain reference: every operation by its definition, in f64, on one thread. Slow; it is the oracle
+//! that the backends are compared with.
+
+mod attention;
+
+use crate::{
+    Activation, AttentionShape, Error, HostStep, Ledger, Linear, Ops, Result, RopeTable, StepRows,
+    WeightFootprint, WeightSource, cpu::Buffer, formats, ledger::owner,
+};
+
+pub use attention::KvCache;
+
+/// The reference implementation of [`Ops`].
+#[derive(Debug, Default)]
+pub struct Reference {
+    ledger: Ledger,
+    kv_as_f16: bool,
+}
+
+impl Reference {
+    /// One that rounds keys and values to f16, as the cache of a real backend does.
+    pub fn new(ledger: Ledger) -> Self {
+        Self {
+            ledger,
+            kv_as_f16: true,
+        }
+    }
+
+    /// One that keeps keys and values in f64.
+    pub fn with_exact_kv(ledger: Ledger) -> Self {
+        Self {
+            ledger,
+            kv_as_f16: false,
+        }
+    }
+}
+
+/// An activation.
+#[derive(Debug)]
+pub struct Tensor {
+    cols: usize,
+    data: Buffer<f64>,
+}
+
+impl Tensor {
+    /// Checks that `rows` rows are there, and gives them one by one.
+    fn rows(&self, rows: usize) -> Result<impl Iterator<Item = &[f64]>> {
+        Ok(first_rows(&self.data, self.cols, rows)?.chunks_exact(self.cols))
+    }
+
+    fn rows_mut(&mut self, rows: usize) -> Result<impl Iterator<Item = &mut [f64]>> {
+        let cols = self.cols;
+        first_rows(&self.data, cols, rows)?;
+        Ok(self.data.chunks_exact_mut(cols).take(rows))
+    }
+}
+
+/// A dequantised matrix.
+#[derive(Debug)]
+pub struct Weight {
+    rows: usize,
+    cols: usize,
+    values: Option<Buffer<f32>>,
+}
+
+impl Weight {
+    fn values(&self) -> Result<&[f32]> {
+        self.values
+            .as_deref()
+            .ok_or_else(|| Error::bug("a weight was used after its release"))
+    }
+}
+
+impl Ops for Reference {
+    type Tensor = Tensor;
+    type Weight = Weight;
+    type Vector = Buffer<f32>;
+    type KvCache = KvCache;
+    type Step = HostStep;
+
+    fn load_weight(&mut self, source: &WeightSource) -> Result<Weight> {
+        let len = source.rows.checked_mul(source.cols).filter(|&len| len > 0);
+        let len = len.ok_or_else(|| Error::invalid(format!("{} has an impossible shape", source.name)))?;
+        let mut values = Buffer::zeroed(&self.ledger, owner::DERIVED, len)?;
+        formats::dequantize(source.ty, &source.data, &mut values)
+            .map_err(|e| Error::new(e.kind, format!("{}: {e}", source.name)))?;
+        Ok(Weight {
+            rows: source.rows,
+            cols: source.cols,
+            values: Some(values),
+        })
+    }
+
+    fn footprint(&self, weight: &Weight) -> WeightFootprint {
+        WeightFootprint {
+            store: 0,
+            derived: weight.values.as_ref().map_or(0, |values| values.bytes() as u64),
+        }
+    }
+
+    fn release_derived(&mut self, weight: &mut Weight) -> Result<u64> {
+        weight.values.take().map_or(Ok(0), Buffer::release)
+    }
+
+    fn release_weight(&mut self, mut weight: Weight) -> Result<u64> {
+        self.release_derived(&mut weight)
+    }
+
+    fn load_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>> {
+        let mut vector = Buffer::zeroed(&self.ledger, owner::WEIGHTS, values.len())?;
+        vector.copy_from_slice(values);
+        Ok(vector)
+    }
+
+    fn release_vector(&mut self, vector: Buffer<f32>) -> Result<u64> {
+        vector.release()
+    }
+
+    fn alloc_tensor(&mut self, owner: &str, rows: usize, cols: usize) -> Result<Tensor> {
+        let len = rows.checked_mul(cols).filter(|_| cols > 0);
+        let len = len.ok_or_else(|| Error::invalid(format!("an activation of {rows} × {cols}")))?;
+        Ok(Tensor {
+            cols,
+            data: Buffer::zeroed(&self.ledger, owner, len)?,
+        })
+    }
+
+    fn release_tensor(&mut self, tensor: Tensor) -> Result<u64> {
+        tensor.data.release()
+    }
+
+    fn alloc_kv(
+        &mut self,
+        layers: usize,
+        kv_heads: usize,
+        head_dim: usize,
+        block_size: usize,
+        blocks: usize,
+    ) -> Result<KvCache> {
+        KvCache::new(
+            &self.ledger,
+            [layers, blocks, block_size, kv_heads, head_dim],
+            self.kv_as_f16,
+        )
+    }
+
+    fn release_kv(&mut self, kv: KvCache) -> Result<u64> {
+        kv.release()
+    }
+
+    fn read_block(&mut self, kv: &KvCache, block: u32, data: &mut [u8]) -> Result<()> {
+        kv.read_block(block, data)
+    }
+
+    fn write_block(&mut self, kv: &mut KvCache, block: u32, data: &[u8]) -> Result<()> {
+        kv.write_block(block, data)
+    }
+
+    fn begin(&mut self, step: &StepRows<'_>) -> Result<HostStep> {
+        HostStep::new(step)
+    }
+
+    fn embed(&mut self, table: &Weight, step: &HostStep, out: &mut Tensor) -> Result<()> {
+        same(table.cols, out.cols)?;
+        let values = table.values()?;
+        for (&token, out) in step.tokens().iter().zip(out.rows_mut(step.tokens().len())?) {
+            let row = values
+                .chunks_exact(table.cols)
+                .nth(token as usize)
+                .ok_or_else(|| {
+                    Error::invalid(format!("token {token} isn't one of the {} embedded", table.rows))
+                })?;
+            for (out, &value) in out.iter_mut().zip(row) {
+                *out = f64::from(value);
+            }
+        }
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        x: &Tensor,
+        weight: &Buffer<f32>,
+        eps: f32,
+        rows: usize,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        same(x.cols, out.cols)?;
+        same(x.cols, weight.len())?;
+        for (x, out) in x.rows(rows)?.zip(out.rows_mut(rows)?) {
+            let mean_square = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+            let factor = 1.0 / (mean_square + f64::from(eps)).sqrt();
+            for ((out, x), &weight) in out.iter_mut().zip(x).zip(weight.iter()) {
+                *out = x * factor * f64::from(weight);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Tensor,
+        x: &Tensor,
+        weight: &Buffer<f32>,
+        eps: f32,
+        rows: usize,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        self.add(residual, x, rows)?;
+        self.rms_norm(residual, weight, eps, rows, out)
+    }
+
+    fn linear(&mut self, x: &Tensor, rows: usize, products: &mut [Linear<'_, Self>]) -> Result<()> {
+        for Linear { weight, bias, out } in products {
+            same(weight.cols, x.cols)?;
+            same(weight.rows, out.cols)?;
+            if let Some(bias) = bias {
+                same(bias.len(), out.cols)?;
+            }
+            let values = weight.values()?;
+            for (x, out) in x.rows(rows)?.zip(out.rows_mut(rows)?) {
+                for (i, (out, weight)) in out.iter_mut().zip(values.chunks_exact(weight.cols)).enumerate() {
+                    let sum: f64 = x.iter().zip(weight).map(|(x, &w)| x * f64::from(w)).sum();
+                    *out = sum + bias.map_or(0.0, |bias| f64::from(bias[i]));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn rope_kv_write(
+        &mut self,
+        q: &mut Tensor,
+        k: &mut Tensor,
+        v: &Tensor,
+        rope: &RopeTable,
+        shape: &AttentionShape,
+        kv: &mut KvCache,
+        layer: usize,
+        step: &HostStep,
+    ) -> Result<()> {
+        same(q.cols, shape.heads * shape.head_dim)?;
+        same(k.cols, shape.kv_heads * shape.head_dim)?;
+        same(v.cols, k.cols)?;
+        rope.check(shape.head_dim)?;
+        kv.check(layer, shape, step)?;
+        let tokens = step.tokens().len();
+        let (q, k, v) = (q.rows_mut(tokens)?, k.rows_mut(tokens)?, v.rows(tokens)?);
+        for ((place, (q, k)), v) in attention::places(step).zip(q.zip(k)).zip(v) {
+            for head in q
+                .chunks_exact_mut(shape.head_dim)
+                .chain(k.chunks_exact_mut(shape.head_dim))
+            {
+                attention::turn(head, rope, place.position);
+            }
+            kv.write(layer, &place, k, v);
+        }
+        Ok(())
+    }
+
+    fn attention(
+        &mut self,
+        q: &Tensor,
+        kv: &KvCache,
+        layer: usize,
+        shape: &AttentionShape,
+        step: &HostStep,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        same(q.cols, shape.heads * shape.head_dim)?;
+        same(out.cols, q.cols)?;
+        kv.check(layer, shape, step)?;
+        let tokens = step.tokens().len();
+        for (place, (q, out)) in attention::places(step).zip(q.rows(tokens)?.zip(out.rows_mut(tokens)?)) {
+            let heads = q
+                .chunks_exact(shape.head_dim)
+                .zip(out.chunks_exact_mut(shape.head_dim));
+            for (head, (q, out)) in heads.enumerate() {
+                kv.attend(layer, shape, head, &place, q, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn gated(
+        &mut self,
+        activation: Activation,
+        gate: &Tensor,
+        up: &Tensor,
+        rows: usize,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        same(gate.cols, up.cols)?;
+        same(gate.cols, out.cols)?;
+        for ((gate, up), out) in gate.rows(rows)?.zip(up.rows(rows)?).zip(out.rows_mut(rows)?) {
+            for ((gate, up), out) in gate.iter().zip(up).zip(out) {
+                *out = activate(activation, *gate) * up;
+            }
+        }
+        Ok(())
+    }
+
+    fn scale(&mut self, x: &mut Tensor, rows: usize, factor: f32) -> Result<()> {
+        x.rows_mut(rows)?.flatten().for_each(|x| *x *= f64::from(factor));
+        Ok(())
+    }
+
+    fn add(&mut self, residual: &mut Tensor, x: &Tensor, rows: usize) -> Result<()> {
+        same(residual.cols, x.cols)?;
+        for (residual, x) in residual.rows_mut(rows)?.flatten().zip(x.rows(rows)?.flatten()) {
+            *residual += x;
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, x: &Tensor, rows: &[u32], out: &mut Tensor) -> Result<()> {
+        same(x.cols, out.cols)?;
+        for (&row, out) in rows.iter().zip(out.rows_mut(rows.len())?) {
+            let from = x.data.chunks_exact(x.cols).nth(row as usize);
+            out.copy_from_slice(from.ok_or_else(|| Error::invalid(format!("there is no row {row}")))?);
+        }
+        Ok(())
+    }
+
+    fn download(&mut self, x: &Tensor, rows: usize, data: &mut [f32]) -> Result<()> {
+        let from = first_rows(&x.data, x.cols, rows)?;
+        same(from.len(), data.len())?;
+        for (to, &from) in data.iter_mut().zip(from) {
+            *to = from as f32;
+        }
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            0.5 * x * (1.0 + inner.tanh())
+        }
+    }
+}
+
+fn first_rows(data: &[f64], cols: usize, rows: usize) -> Result<&[f64]> {
+    let len = rows.checked_mul(cols);
+    len.and_then(|len| data.get(..len)).ok_or_else(|| {
+        Error::invalid(format!(
+            "{rows} rows are wanted of an activation that has room for {}",
+            data.len() / cols
+        ))
+    })
+}
+
+fn same(a: usize, b: usize) -> Result<()> {
+    if a == b {
+        Ok(())
+    } else {
+        Err(Error::invalid(format!("shapes disagree: {a} and {b}")))
+    }
+}
