@@ -6,6 +6,7 @@ mod guard;
 pub mod log;
 
 pub use adapter::{open, probe};
+pub use export::{construct, header, root_module};
 pub use guard::guard;
 
 use crate::abi::*;
