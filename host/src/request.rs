@@ -70,7 +70,9 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// It can never fit: the client must shorten it.
-    #[error("{prompt} prompt tokens and {max_tokens} to generate don't fit the {context} tokens that this model serves")]
+    #[error(
+        "{prompt} prompt tokens and {max_tokens} to generate don't fit the {context} tokens that this model serves"
+    )]
     TooLong {
         /// Tokens of the prompt.
         prompt: u32,

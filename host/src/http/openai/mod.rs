@@ -1,0 +1,17 @@
+//! OpenAI's JSON, and nothing but it: bodies in, answers and chunks out. No other module knows its words.
+
+mod chat;
+mod completion;
+mod fields;
+mod logprob;
+mod options;
+mod reply;
+
+pub use chat::{ChatRequest, Message};
+pub use completion::{CompletionRequest, Prompt};
+pub use logprob::{Logprob, TokenLogprob};
+pub use options::{MAX_CHOICES, Options};
+pub use reply::{Form, Head, Usage, WholeChoice, write_event};
+
+#[cfg(test)]
+mod tests;
