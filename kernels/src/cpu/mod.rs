@@ -1,7 +1,10 @@
 //! The CPU implementation.
 
 pub mod buffer;
+pub mod isa;
+pub mod linear;
 pub mod team;
 
 pub use buffer::Buffer;
+pub use isa::Isa;
 pub use team::Team;

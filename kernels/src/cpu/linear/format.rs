@@ -1,0 +1,190 @@
+//! The packed form of each quantised type.
+//!
+//! A **panel** is [`LANES`] rows of a weight. For every **group** of 32 columns it holds, plane after plane,
+//! 32-bit words of codes, a lane a row, then for the whole panel the scales. A code of `n` bits is the sum of
+//! planes: 4 = `[4]`, 5 = `[4, 1]`, 6 = `[4, 2]`, 3 = `[2, 1]`. A word is read in pairs of i16, the form that
+//! the multiply-add instructions take, so pair `p` of a word has its first code in the low half of the word
+//! and its second one 16 bits higher: in a plane of 4 bits at bits `4p` and `16 + 4p`.
+//!
+//! Value of a code: `scale * (code - zero)`, or `scale * code + min`.
+
+use super::simd::{LANES, Simd};
+use crate::TensorType;
+
+/// Columns of a group.
+pub(super) const GROUP: usize = 32;
+/// Pairs of columns in a group.
+pub(super) const PAIRS: usize = GROUP / 2;
+/// Groups that share a super-scale.
+pub(super) const SUPER: usize = 8;
+
+/// How a panel's scales are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scales {
+    /// An f16 a group.
+    F16,
+    /// An f16 a 256 columns, times a byte a group.
+    Bytes,
+    /// An f16 a 256 columns, times a signed byte a half group.
+    SignedBytes,
+    /// An f16 a 256 columns, times the low nibble of a byte a half group; its high nibble is the minimum.
+    Nibbles,
+}
+
+/// What a type's codes mean.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Bits of a code.
+    pub(super) bits: usize,
+    /// The code that stands for zero is `1 << zero`; `None`: zero does.
+    pub(super) zero: Option<u32>,
+    /// Whether there are minimums, kept like the scales.
+    pub(super) min: bool,
+    /// Where the scales are.
+    pub(super) scales: Scales,
+}
+
+/// Byte offsets in a panel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Scales: f16, or the bytes that multiply the super-scale.
+    pub(super) scales: usize,
+    /// Minimums, in the same form.
+    pub(super) mins: usize,
+    /// Super-scales of the scales.
+    pub(super) super_scales: usize,
+    /// Super-scales of the minimums.
+    pub(super) super_mins: usize,
+    /// The panel's size.
+    pub(super) bytes: usize,
+}
+
+impl Shape {
+    /// The shape of a type, `None` for the float types, which are used as they are.
+    pub(super) const fn of(ty: TensorType) -> Option<Self> {
+        Some(match ty {
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
+            TensorType::Q4_0 => Q4_0::SHAPE,
+            TensorType::Q4_1 => Q4_1::SHAPE,
+            TensorType::Q5_0 => Q5_0::SHAPE,
+            TensorType::Q5_1 => Q5_1::SHAPE,
+            TensorType::Q8_0 => Q8_0::SHAPE,
+            TensorType::Q2_K => Q2_K::SHAPE,
+            TensorType::Q3_K => Q3_K::SHAPE,
+            TensorType::Q4_K => Q4_K::SHAPE,
+            TensorType::Q5_K => Q5_K::SHAPE,
+            TensorType::Q6_K => Q6_K::SHAPE,
+        })
+    }
+
+    /// Bytes of one group's codes.
+    pub(super) const fn group_bytes(self) -> usize {
+        self.bits * GROUP / 8 * LANES
+    }
+
+    /// Whether each half of a group has a scale of its own.
+    pub(super) const fn halves(self) -> bool {
+        matches!(self.scales, Scales::SignedBytes | Scales::Nibbles)
+    }
+
+    /// The bits of its planes, the low one first; 0 is none.
+    pub(super) const fn planes(self) -> [usize; 2] {
+        match self.bits {
+            3 => [2, 1],
+            5 => [4, 1],
+            6 => [4, 2],
+            bits => [bits, 0],
+        }
+    }
+
+    /// The layout of a panel of `groups` groups.
+    #[inline(always)]
+    pub(super) const fn layout(self, groups: usize) -> Layout {
+        let half = LANES * 2;
+        let (scale_bytes, min_bytes, super_bytes) = match self.scales {
+            Scales::F16 => (groups * half, groups * half, 0),
+            Scales::Bytes => (groups * LANES, groups * LANES, groups / SUPER * half),
+            Scales::SignedBytes => (groups * LANES * 2, groups * LANES * 2, groups / SUPER * half),
+            Scales::Nibbles => (groups * LANES * 2, 0, groups / SUPER * half),
+        };
+        let scales = groups * self.group_bytes();
+        let mins = scales + scale_bytes;
+        let super_scales = mins + if self.min { min_bytes } else { 0 };
+        let super_mins = super_scales + super_bytes;
+        let end = super_mins + if self.min { super_bytes } else { 0 };
+        Layout {
+            scales,
+            mins,
+            super_scales,
+            super_mins,
+            bytes: end.next_multiple_of(64),
+        }
+    }
+}
+
+/// A quantised type as a type, so that kernels are compiled for each.
+pub(super) trait Format {
+    /// What its codes mean.
+    const SHAPE: Shape;
+}
+
+macro_rules! formats {
+    ($($name:ident: $bits:literal $zero:expr, $min:literal, $scales:ident;)*) => {$(
+        #[doc = concat!("[`TensorType::", stringify!($name), "`].")]
+        #[allow(non_camel_case_types)]
+        pub(super) struct $name;
+        impl Format for $name {
+            const SHAPE: Shape = Shape { bits: $bits, zero: $zero, min: $min, scales: Scales::$scales };
+        }
+    )*};
+}
+
+formats! {
+    Q4_0: 4 Some(3), false, F16;
+    Q4_1: 4 None, true, F16;
+    Q5_0: 5 Some(4), false, F16;
+    Q5_1: 5 None, true, F16;
+    Q8_0: 8 None, false, F16;
+    Q2_K: 2 None, true, Nibbles;
+    Q3_K: 3 Some(2), false, SignedBytes;
+    Q4_K: 4 None, true, Bytes;
+    Q5_K: 5 None, true, Bytes;
+    Q6_K: 6 Some(5), false, SignedBytes;
+}
+
+/// Pair `pair` of the codes at `group`, as i16 pairs.
+///
+/// # Safety
+/// As for [`Simd`]; `group` is good for the group's bytes, `pair` below [`PAIRS`].
+#[inline(always)]
+pub(super) unsafe fn codes<S: Simd, F: Format>(group: *const u8, pair: usize) -> S::I {
+    let [low, high] = F::SHAPE.planes();
+    // SAFETY: the caller's promise; the planes lie one after another inside the group.
+    unsafe {
+        let codes = plane::<S>(group, low, pair);
+        if high == 0 {
+            return codes;
+        }
+        let above = plane::<S>(group.add(low * GROUP / 8 * LANES), high, pair);
+        S::or(codes, S::shl(above, low as u32))
+    }
+}
+
+/// Pair `pair` of a plane of `bits` bits.
+#[inline(always)]
+unsafe fn plane<S: Simd>(plane: *const u8, bits: usize, pair: usize) -> S::I {
+    let pairs_in_word = 16 / bits;
+    // SAFETY: `pair / pairs_in_word` is a word of the plane.
+    unsafe {
+        let word = S::load(plane.add(pair / pairs_in_word * 4 * LANES));
+        match (bits, pair % pairs_in_word) {
+            (8, 0) => S::low_bytes(word),
+            (8, _) => S::high_bytes(word),
+            (4, 3) => S::high_nibbles(word),
+            (_, p) => {
+                let mask = (1 << bits) - 1;
+                S::and(S::shr(word, (p * bits) as u32), S::splat(mask << 16 | mask))
+            }
+        }
+    }
+}

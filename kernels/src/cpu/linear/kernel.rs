@@ -1,0 +1,220 @@
+//! The product of one weight panel with one tile of activations.
+//!
+//! An output is one chain over the groups in ascending order: `sum = fma(dot * 1.0, scale_w * scale_x, sum)`,
+//! then the minimum's term. `dot` is an integer and so exact. No step depends on how many rows the tile has,
+//! which is why a token's values don't depend on what else is in the batch.
+
+use super::{
+    format::{Format, GROUP, PAIRS, SUPER, Scales, codes},
+    quantize::{Field, GROUP_WORDS},
+    simd::{LANES, Simd},
+};
+
+/// Where a kernel reads and writes.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    /// A panel.
+    pub(super) panel: *const u8,
+    /// A tile of as many rows as the kernel is for.
+    pub(super) tile: *const u32,
+    /// Groups in a row.
+    pub(super) groups: usize,
+    /// The result for the tile's first row: [`LANES`] f32 are written.
+    pub(super) out: *mut f32,
+    /// Elements from one row's result to the next one's.
+    pub(super) stride: usize,
+}
+
+macro_rules! each {
+    ($i:ident in [$($n:literal)*] $body:block) => { $({ const $i: usize = $n; $body })* };
+}
+
+/// Multiplies one panel with a tile of `M` rows.
+///
+/// # Safety
+/// As for [`Simd`]; the pointers of `call` are good for a panel of `F`, a tile of `M` rows, and `M` results.
+#[inline(always)]
+pub(super) unsafe fn multiply<S: Simd, F: Format, const M: usize>(call: &Call) {
+    let Call {
+        panel,
+        groups,
+        stride,
+        ..
+    } = *call;
+    // SAFETY: the caller's promise. Offsets stay inside the panel by `Shape::layout`, and inside the tile by
+    // its definition: `GROUP_WORDS * M` words a group.
+    unsafe {
+        let mut sums = [S::splat_float(0.0); M];
+        for group in 0..groups {
+            let words = panel.add(group * F::SHAPE.group_bytes());
+            let tile = call.tile.add(group * GROUP_WORDS * M);
+            let mut dots = start::<S, F, M>(tile, 0);
+            if M == 1 && F::SHAPE.bits == 4 {
+                dots[0] = dot_4_bits::<S>(dots[0], words, tile);
+            } else {
+                each!(P in [0 1 2 3 4 5 6 7] { dot::<S, F, M>(&mut dots, words, tile, P) });
+                if F::SHAPE.halves() {
+                    add_scaled::<S, F, M>(&mut sums, dots, panel, groups, tile, group * 2);
+                    dots = start::<S, F, M>(tile, 1);
+                }
+                each!(P in [8 9 10 11 12 13 14 15] { dot::<S, F, M>(&mut dots, words, tile, P) });
+            }
+            let scale = if F::SHAPE.halves() { group * 2 + 1 } else { group };
+            add_scaled::<S, F, M>(&mut sums, dots, panel, groups, tile, scale);
+        }
+        for (row, sum) in sums.into_iter().enumerate() {
+            S::store(sum, call.out.add(row * stride));
+        }
+    }
+}
+
+/// The field of row `row` in a group of a tile of `M` rows.
+#[inline(always)]
+unsafe fn field<const M: usize>(tile: *const u32, field: Field, row: usize) -> u32 {
+    // SAFETY: the fields follow the pairs.
+    unsafe { tile.add((PAIRS + field as usize) * M + row).read() }
+}
+
+/// The field with minus the sum of what one scale covers.
+#[inline(always)]
+fn negative_sum<F: Format>(half: usize) -> Field {
+    match (F::SHAPE.halves(), half) {
+        (false, _) => Field::NegativeSum,
+        (true, 0) => Field::NegativeSumFirst,
+        (true, _) => Field::NegativeSumSecond,
+    }
+}
+
+/// What the dot products of a group, or of one of its halves, start from: `-zero * sum of the activations`.
+#[inline(always)]
+unsafe fn start<S: Simd, F: Format, const M: usize>(tile: *const u32, half: usize) -> [S::I; M] {
+    // SAFETY: as in `multiply`.
+    unsafe {
+        let mut dots = [S::splat(0); M];
+        if let Some(zero) = F::SHAPE.zero {
+            for (row, dot) in dots.iter_mut().enumerate() {
+                let sum = field::<M>(tile, negative_sum::<F>(half), row);
+                *dot = S::shl(S::splat(sum.cast_signed()), zero);
+            }
+        }
+        dots
+    }
+}
+
+/// Adds the products of one pair of columns.
+#[inline(always)]
+unsafe fn dot<S: Simd, F: Format, const M: usize>(
+    dots: &mut [S::I; M],
+    words: *const u8,
+    tile: *const u32,
+    pair: usize,
+) {
+    // SAFETY: as in `multiply`.
+    unsafe {
+        let codes = codes::<S, F>(words, pair);
+        for (row, dot) in dots.iter_mut().enumerate() {
+            let x = S::splat(tile.add(pair * M + row).read().cast_signed());
+            *dot = S::dot(*dot, codes, x);
+        }
+    }
+}
+
+/// The dot product of one group with a single row: the codes stay where they are in the word, and the sums
+/// are shifted instead, which saves most of the unpacking that a single row doesn't share with others.
+///
+/// 8 products of a code below 16 << 8 with an i16 are below 2^31, so the sums are exact.
+#[inline(always)]
+unsafe fn dot_4_bits<S: Simd>(start: S::I, words: *const u8, tile: *const u32) -> S::I {
+    // SAFETY: as in `multiply`.
+    unsafe {
+        let zero = S::splat(0);
+        let mut sums = [start, zero, zero, zero];
+        for word in 0..GROUP / 8 {
+            let x = |pair: usize| S::splat(tile.add(word * 4 + pair).read().cast_signed());
+            let codes = S::load(words.add(word * 4 * LANES));
+            sums[0] = S::dot(sums[0], S::and(codes, S::splat(0x000F_000F)), x(0));
+            sums[1] = S::dot(sums[1], S::and(codes, S::splat(0x00F0_00F0)), x(1));
+            sums[2] = S::dot(sums[2], S::and(codes, S::splat(0x0F00_0F00)), x(2));
+            sums[3] = S::dot(sums[3], S::high_nibbles(codes), x(3));
+        }
+        S::add(
+            S::add(sums[0], sums[3]),
+            S::add(S::sar(sums[1], 4), S::sar(sums[2], 8)),
+        )
+    }
+}
+
+/// `sums += dots * scale_w * scale_x`, and the minimum's term; `index` counts groups, or half groups.
+#[inline(always)]
+unsafe fn add_scaled<S: Simd, F: Format, const M: usize>(
+    sums: &mut [S::F; M],
+    dots: [S::I; M],
+    panel: *const u8,
+    groups: usize,
+    tile: *const u32,
+    index: usize,
+) {
+    // SAFETY: as in `multiply`.
+    unsafe {
+        let (scale, min) = scale_and_min::<S, F>(panel, groups, index);
+        for row in 0..M {
+            let scale_x = S::splat_float(f32::from_bits(field::<M>(tile, Field::Scale, row)));
+            sums[row] = S::mul_add(S::to_float(dots[row]), S::mul(scale, scale_x), sums[row]);
+            if F::SHAPE.min {
+                let sum_x = match F::SHAPE.halves() {
+                    false => S::splat_float(f32::from_bits(field::<M>(tile, Field::ScaledSum, row))),
+                    true => {
+                        let half = negative_sum::<F>(index % 2);
+                        let sum = S::splat(field::<M>(tile, half, row).cast_signed());
+                        S::mul(S::to_float(sum), scale_x)
+                    }
+                };
+                sums[row] = S::mul_add(min, sum_x, sums[row]);
+            }
+        }
+    }
+}
+
+/// The scales and minimums of a group or half group. What minimums multiply is the sum of a group, the
+/// negative sum of a half group; K types subtract theirs, so the former are negated here.
+#[inline(always)]
+unsafe fn scale_and_min<S: Simd, F: Format>(panel: *const u8, groups: usize, index: usize) -> (S::F, S::F) {
+    let layout = F::SHAPE.layout(groups);
+    // SAFETY: as in `multiply`.
+    unsafe {
+        let scales = panel.add(layout.scales);
+        let mins = panel.add(layout.mins);
+        if F::SHAPE.scales == Scales::F16 {
+            let at = index * LANES * 2;
+            let scale = S::load_f16(scales.add(at));
+            return (
+                scale,
+                if F::SHAPE.min {
+                    S::load_f16(mins.add(at))
+                } else {
+                    scale
+                },
+            );
+        }
+        let at = index * LANES;
+        let parts = if F::SHAPE.halves() { 2 * SUPER } else { SUPER };
+        let super_at = index / parts * LANES * 2;
+        let super_scale = S::load_f16(panel.add(layout.super_scales + super_at));
+        let scale = match F::SHAPE.scales {
+            Scales::SignedBytes => S::load_i8(scales.add(at)),
+            Scales::Nibbles => S::and(S::load_u8(scales.add(at)), S::splat(15)),
+            _ => S::load_u8(scales.add(at)),
+        };
+        let scale = S::mul(super_scale, S::to_float(scale));
+        if !F::SHAPE.min {
+            return (scale, scale);
+        }
+        let super_min = S::load_f16(panel.add(layout.super_mins + super_at));
+        if F::SHAPE.scales == Scales::Nibbles {
+            let min = S::shr(S::load_u8(scales.add(at)), 4);
+            return (scale, S::mul(super_min, S::to_float(min)));
+        }
+        let super_min = S::mul(super_min, S::splat_float(-1.0));
+        (scale, S::mul(super_min, S::to_float(S::load_u8(mins.add(at)))))
+    }
+}

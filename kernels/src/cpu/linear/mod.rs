@@ -1,0 +1,26 @@
+//! Linear layers: `out = x · weightᵀ + bias`, for every [`crate::TensorType`].
+//!
+//! Quantised weights are repacked once into panels of sixteen rows ([`format`]), in which a lane is a row, so
+//! a product needs no horizontal sums; activations are quantised to 16 bits ([`quantize`]). One kernel
+//! ([`kernel`]) is compiled for every type, tile height and instruction set ([`simd`]). Unquantised weights
+//! are read in place ([`float`]).
+//!
+//! What must stay true: an output element is the same to the bit for any number of rows in the batch, any
+//! number of threads, and on every x86 instruction set.
+
+mod blocks;
+mod dispatch;
+mod float;
+mod format;
+mod kernel;
+mod pack;
+mod product;
+mod quantize;
+mod simd;
+#[cfg(test)]
+mod tests;
+mod weight;
+
+pub use product::{Product, linear};
+pub use quantize::QuantizedRows;
+pub use weight::PackedWeight;

@@ -1,0 +1,166 @@
+//! From a checkpoint's blocks to panels, and a row of a panel back to f32.
+
+use super::{
+    blocks::{Block, decode},
+    format::{GROUP, Layout, SUPER, Scales, Shape},
+    simd::LANES,
+};
+use crate::TensorType;
+use half::f16;
+
+/// Packs `rows` (at most [`LANES`] whole rows of `ty`, one after another) into `panel`. Lanes without a row
+/// stay as they are: zero, which makes their results zero.
+pub(super) fn pack_panel(ty: TensorType, shape: Shape, rows: &[u8], groups: usize, panel: &mut [u8]) {
+    let layout = shape.layout(groups);
+    let block_groups = ty.block_len() / GROUP;
+    let row_bytes = groups / block_groups * ty.block_bytes();
+    let mut block = Block::default();
+    for index in 0..groups / block_groups {
+        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+            decode(
+                ty,
+                &row[index * ty.block_bytes()..][..ty.block_bytes()],
+                &mut block,
+            );
+            pack_scales(shape, layout, &block, index, lane, panel);
+            for (part, codes) in block
+                .codes
+                .as_chunks::<GROUP>()
+                .0
+                .iter()
+                .take(block_groups)
+                .enumerate()
+            {
+                let group = index * block_groups + part;
+                let words = &mut panel[group * shape.group_bytes()..][..shape.group_bytes()];
+                pack_codes(shape, codes, words, lane);
+            }
+        }
+    }
+}
+
+/// Row `lane` of a panel, exactly as dequantising the checkpoint's blocks gives it.
+pub(super) fn unpack_row(shape: Shape, panel: &[u8], lane: usize, out: &mut [f32]) {
+    let groups = out.len() / GROUP;
+    let layout = shape.layout(groups);
+    let zero = shape.zero.map_or(0.0, |zero| (1 << zero) as f32);
+    for (group, out) in out.chunks_exact_mut(GROUP).enumerate() {
+        let words = &panel[group * shape.group_bytes()..][..shape.group_bytes()];
+        let codes = unpack_codes(shape, words, lane);
+        for (half, (out, codes)) in out.chunks_mut(GROUP / 2).zip(codes.chunks(GROUP / 2)).enumerate() {
+            let (scale, min) = unpack_scale(shape, layout, panel, group, half, lane);
+            for (value, &code) in out.iter_mut().zip(codes) {
+                *value = scale * (code as f32 - zero);
+                if shape.min {
+                    *value += min;
+                }
+            }
+        }
+    }
+}
+
+fn pack_scales(shape: Shape, layout: Layout, block: &Block, index: usize, lane: usize, panel: &mut [u8]) {
+    let mut half = |section: usize, value: [u8; 2]| {
+        panel[section + (index * LANES + lane) * 2..][..2].copy_from_slice(&value);
+    };
+    if shape.scales == Scales::F16 {
+        half(layout.scales, block.scale);
+        if shape.min {
+            half(layout.mins, block.min);
+        }
+        return;
+    }
+    half(layout.super_scales, block.scale);
+    if shape.min {
+        half(layout.super_mins, block.min);
+    }
+    let parts = if shape.halves() { 2 * SUPER } else { SUPER };
+    for part in 0..parts {
+        let at = (index * parts + part) * LANES + lane;
+        panel[layout.scales + at] = block.scales[part];
+        if shape.scales == Scales::Bytes {
+            panel[layout.mins + at] = block.mins[part];
+        }
+    }
+}
+
+fn unpack_scale(
+    shape: Shape,
+    layout: Layout,
+    panel: &[u8],
+    group: usize,
+    half: usize,
+    lane: usize,
+) -> (f32, f32) {
+    let float = |section: usize, index: usize| {
+        let at = section + (index * LANES + lane) * 2;
+        f16::from_le_bytes([panel[at], panel[at + 1]]).to_f32()
+    };
+    if shape.scales == Scales::F16 {
+        let min = if shape.min { float(layout.mins, group) } else { 0.0 };
+        return (float(layout.scales, group), min);
+    }
+    let part = if shape.halves() { group * 2 + half } else { group };
+    let at = part * LANES + lane;
+    let byte = panel[layout.scales + at];
+    let (scale, min) = match shape.scales {
+        Scales::SignedBytes => (f32::from(byte.cast_signed()), 0.0),
+        Scales::Nibbles => (f32::from(byte & 15), f32::from(byte >> 4)),
+        _ => (f32::from(byte), f32::from(panel[layout.mins + at])),
+    };
+    let super_scale = float(layout.super_scales, group / SUPER);
+    let super_min = if shape.min {
+        float(layout.super_mins, group / SUPER)
+    } else {
+        0.0
+    };
+    (super_scale * scale, -(super_min * min))
+}
+
+/// Writes the codes of one group and row to its lane of the group's words.
+fn pack_codes(shape: Shape, codes: &[u8; GROUP], words: &mut [u8], lane: usize) {
+    let mut words = words.as_chunks_mut::<4>().0.iter_mut().skip(lane).step_by(LANES);
+    let mut below = 0;
+    for bits in shape.planes().into_iter().filter(|&bits| bits > 0) {
+        for (codes, word) in codes.chunks_exact(32 / bits).zip(&mut words) {
+            *word = pack_word(bits, below, codes).to_le_bytes();
+        }
+        below += bits;
+    }
+}
+
+/// The word of a plane of `bits` bits, of which the plane below has `below`: pair `p` at bits `p * bits` and
+/// 16 higher.
+fn pack_word(bits: usize, below: usize, codes: &[u8]) -> u32 {
+    let mask = (1u32 << bits) - 1;
+    codes
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .enumerate()
+        .fold(0, |word, (pair, codes)| {
+            let [first, second] = codes.map(|code| u32::from(code) >> below & mask);
+            word | (first | second << 16) << (pair * bits)
+        })
+}
+
+fn unpack_codes(shape: Shape, words: &[u8], lane: usize) -> [i32; GROUP] {
+    let mut words = words.as_chunks::<4>().0.iter().skip(lane).step_by(LANES);
+    let mut codes = [0; GROUP];
+    let mut below = 0;
+    for bits in shape.planes().into_iter().filter(|&bits| bits > 0) {
+        for (codes, word) in codes.chunks_exact_mut(32 / bits).zip(&mut words) {
+            let word = u32::from_le_bytes(*word);
+            for (pair, codes) in codes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                let mask = (1 << bits) - 1;
+                codes[0] |= (word >> (pair * bits) & mask).cast_signed() << below;
+                codes[1] |= (word >> (pair * bits + 16) & mask).cast_signed() << below;
+            }
+        }
+        below += bits;
+    }
+    if shape.bits == 8 {
+        codes = codes.map(|code| i32::from(code as i8));
+    }
+    codes
+}

@@ -1,0 +1,176 @@
+//! Activations as 16-bit integers with a scale for every group of 32 columns.
+//!
+//! The largest value of a group becomes ±32767, so a value is kept to 1/65534 of its group's largest: the
+//! error of a product is far below that of f16 arithmetic, and one form serves one row as well as many.
+//!
+//! Rows are kept in **tiles** of 1, 2, 4 or 8, so that a kernel for as many rows reads one stream: for each
+//! group its [`PAIRS`] pairs of columns, then the [`Field`]s, and of each the rows side by side.
+
+use super::format::{GROUP, PAIRS};
+use crate::{Ledger, Result, cpu::Buffer};
+
+/// What a group of a row holds beside its codes.
+#[derive(Clone, Copy)]
+pub(super) enum Field {
+    /// f32: value of a code of 1.
+    Scale,
+    /// f32: sum of the group's codes, times the scale.
+    ScaledSum,
+    /// i32: minus the sum of the group's codes.
+    NegativeSum,
+    /// i32: the same for its first half.
+    NegativeSumFirst,
+    /// i32: the same for its second half.
+    NegativeSumSecond,
+}
+
+/// Number of [`Field`]s.
+pub(super) const FIELDS: usize = 5;
+/// Words of 32 bits that a group of a row takes.
+pub(super) const GROUP_WORDS: usize = PAIRS + FIELDS;
+
+/// Below this a group is zero: its scale's inverse would overflow.
+const TINY: f32 = 1e-30;
+const MAX_CODE: f32 = 32767.0;
+
+/// Rows `first..first + height` of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tile {
+    /// Its first row.
+    pub(super) first: usize,
+    /// 1, 2, 4 or 8 rows.
+    pub(super) height: usize,
+}
+
+/// Cuts `rows` into tiles of at most `highest` rows, a power of two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tiles {
+    rows: usize,
+    highest: usize,
+}
+
+impl Tiles {
+    pub(super) fn new(rows: usize, highest: usize) -> Self {
+        Self { rows, highest }
+    }
+
+    /// How many tiles there are.
+    pub(super) fn count(self) -> usize {
+        self.rows / self.highest + (self.rows % self.highest).count_ones() as usize
+    }
+
+    /// The tile of index `index`: full ones first, then what is left by falling powers of two.
+    pub(super) fn get(self, index: usize) -> Tile {
+        let full = self.rows / self.highest;
+        if index < full {
+            return Tile {
+                first: index * self.highest,
+                height: self.highest,
+            };
+        }
+        let mut rest = self.rows % self.highest;
+        let mut first = full * self.highest;
+        for _ in full..index {
+            let height = 1 << rest.ilog2();
+            first += height;
+            rest -= height;
+        }
+        Tile {
+            first,
+            height: 1 << rest.ilog2(),
+        }
+    }
+}
+
+/// Room for quantised activations, used again and again.
+#[derive(Debug)]
+pub struct QuantizedRows {
+    words: Buffer<u32>,
+}
+
+impl QuantizedRows {
+    /// Room for `rows` rows of `cols` columns, or any other shape that takes no more; on the ledger under
+    /// `owner`.
+    pub fn new(ledger: &Ledger, owner: &str, rows: usize, cols: usize) -> Result<Self> {
+        let words = rows
+            .saturating_mul(cols.div_ceil(GROUP))
+            .saturating_mul(GROUP_WORDS);
+        Ok(Self {
+            words: Buffer::zeroed(ledger, owner, words)?,
+        })
+    }
+
+    /// Whether `rows` rows of `cols` columns fit.
+    pub fn holds(&self, rows: usize, cols: usize) -> bool {
+        rows * cols.div_ceil(GROUP) * GROUP_WORDS <= self.words.len()
+    }
+
+    /// Gives the memory back and returns its bytes.
+    pub fn release(self) -> Result<u64> {
+        self.words.release()
+    }
+
+    pub(super) fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    pub(super) fn words_mut(&mut self) -> &mut [u32] {
+        &mut self.words
+    }
+}
+
+/// Quantises the rows of a tile, `x`, to its `words`.
+#[inline(always)]
+pub(super) fn quantize_tile(x: &[f32], height: usize, cols: usize, words: &mut [u32]) {
+    let groups = words.chunks_exact_mut(GROUP_WORDS * height);
+    for (index, words) in groups.enumerate() {
+        for row in 0..height {
+            let start = row * cols + index * GROUP;
+            if let Some(values) = x[start..].first_chunk::<GROUP>() {
+                quantize_group(values, words, height, row);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn quantize_group(values: &[f32; GROUP], words: &mut [u32], height: usize, row: usize) {
+    // As integers, magnitudes compare in the same order, and NaN is above infinity.
+    let largest = values
+        .iter()
+        .fold(0, |most, value| most.max(value.to_bits() & 0x7FFF_FFFF));
+    let largest = f32::from_bits(largest);
+    let (scale, inverse) = if !largest.is_finite() {
+        // Every output that this row has a part in becomes NaN.
+        (f32::NAN, 0.0)
+    } else if largest < TINY {
+        (0.0, 0.0)
+    } else {
+        (largest / MAX_CODE, MAX_CODE / largest)
+    };
+    let mut codes = [0i32; GROUP];
+    if inverse > 0.0 {
+        for (code, value) in codes.iter_mut().zip(values) {
+            *code = round(value * inverse);
+        }
+    }
+    let sum = |codes: &[i32]| codes.iter().sum::<i32>();
+    let (first, second) = (sum(&codes[..GROUP / 2]), sum(&codes[GROUP / 2..]));
+    for (pair, codes) in codes.as_chunks::<2>().0.iter().enumerate() {
+        words[pair * height + row] = (codes[0] & 0xFFFF | codes[1] << 16).cast_unsigned();
+    }
+    let mut set = |field: Field, bits: u32| words[(PAIRS + field as usize) * height + row] = bits;
+    set(Field::Scale, scale.to_bits());
+    set(Field::ScaledSum, (scale * (first + second) as f32).to_bits());
+    set(Field::NegativeSum, (-first - second).cast_unsigned());
+    set(Field::NegativeSumFirst, (-first).cast_unsigned());
+    set(Field::NegativeSumSecond, (-second).cast_unsigned());
+}
+
+/// To the nearest integer, ties to even, for magnitudes below 2^22: adding 1.5 * 2^23 leaves no room for a
+/// fraction, and the integer in the low bits.
+#[inline(always)]
+fn round(value: f32) -> i32 {
+    const MAGIC: f32 = 12_582_912.0;
+    (value + MAGIC).to_bits().cast_signed() - MAGIC.to_bits().cast_signed()
+}

@@ -1,0 +1,165 @@
+//! A weight matrix in the form that the kernels read.
+
+use super::{
+    format::{GROUP, Shape},
+    pack::{pack_panel, unpack_row},
+    simd::LANES,
+};
+use crate::{
+    Error, Ledger, Result, SharedBytes, TensorType, WeightSource,
+    cpu::{Buffer, Team},
+    formats,
+    ledger::owner,
+};
+use std::sync::Mutex;
+
+/// A weight matrix: packed, or the checkpoint's own bytes.
+#[derive(Debug)]
+pub struct PackedWeight {
+    name: String,
+    ty: TensorType,
+    rows: usize,
+    cols: usize,
+    storage: Storage,
+}
+
+#[derive(Debug)]
+pub(super) enum Storage {
+    /// Panels of [`LANES`] rows.
+    Panels(Shape, Buffer<u8>),
+    /// Rows as they are in the checkpoint.
+    InPlace(SharedBytes),
+    Released,
+}
+
+impl PackedWeight {
+    /// Packs a quantised matrix, its panels side by side on `team`; an unquantised one is kept in place. Packed
+    /// memory is on the ledger as "derived weights"; the source's bytes are read once, in order, and not kept.
+    ///
+    /// [`crate::ErrorKind::Invalid`] where the source's shape and data disagree,
+    /// [`crate::ErrorKind::Exhausted`] where the memory isn't to be had.
+    pub fn pack(source: &WeightSource, ledger: &Ledger, team: &Team) -> Result<Self> {
+        let &WeightSource { ty, rows, cols, .. } = source;
+        let row_bytes = ty.bytes_of(cols).filter(|_| rows > 0 && cols > 0);
+        let bytes = row_bytes.and_then(|bytes| bytes.checked_mul(rows));
+        let (Some(row_bytes), Some(bytes)) = (row_bytes, bytes) else {
+            return Err(Error::invalid(format!(
+                "{}: [{rows}, {cols}] is no shape for {}; its rows must be whole blocks of {}",
+                source.name,
+                ty.name(),
+                ty.block_len()
+            )));
+        };
+        if bytes != source.data.len() {
+            return Err(Error::invalid(format!(
+                "{}: [{rows}, {cols}] of {} takes {bytes} bytes, but there are {}",
+                source.name,
+                ty.name(),
+                source.data.len()
+            )));
+        }
+        let storage = match Shape::of(ty) {
+            None => Storage::InPlace(source.data.clone()),
+            Some(shape) => {
+                let groups = cols / GROUP;
+                let panel_bytes = shape.layout(groups).bytes;
+                let mut panels = Buffer::zeroed(ledger, owner::DERIVED, panel_bytes * rows.div_ceil(LANES))?;
+                let rows_of_panels = source.data.chunks(row_bytes * LANES);
+                let jobs: Vec<_> = panels
+                    .chunks_exact_mut(panel_bytes)
+                    .zip(rows_of_panels)
+                    .map(Mutex::new)
+                    .collect();
+                team.split(jobs.len(), 16, |range| {
+                    for job in &jobs[range] {
+                        if let Ok(mut job) = job.lock() {
+                            let (panel, rows) = &mut *job;
+                            pack_panel(ty, shape, rows, groups, panel);
+                        }
+                    }
+                })?;
+                drop(jobs);
+                Storage::Panels(shape, panels)
+            }
+        };
+        Ok(Self {
+            name: source.name.clone(),
+            ty,
+            rows,
+            cols,
+            storage,
+        })
+    }
+
+    /// Its name in the checkpoint.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How its elements are stored.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes of packed memory; 0 in place.
+    pub fn bytes(&self) -> u64 {
+        match &self.storage {
+            Storage::Panels(_, panels) => panels.bytes() as u64,
+            Storage::InPlace(_) | Storage::Released => 0,
+        }
+    }
+
+    /// Dequantises one row, exactly.
+    ///
+    /// [`crate::ErrorKind::Invalid`] where there is no such row or `out` isn't a row long.
+    pub fn row_into(&self, row: usize, out: &mut [f32]) -> Result<()> {
+        if row >= self.rows || out.len() != self.cols {
+            return Err(Error::invalid(format!(
+                "{}: row {row} of {} asked for, {} values of {}",
+                self.name,
+                self.rows,
+                out.len(),
+                self.cols
+            )));
+        }
+        match &self.storage {
+            Storage::Panels(shape, panels) => {
+                let bytes = shape.layout(self.cols / GROUP).bytes;
+                unpack_row(*shape, &panels[row / LANES * bytes..][..bytes], row % LANES, out);
+                Ok(())
+            }
+            Storage::InPlace(data) => {
+                let bytes = data.len() / self.rows;
+                formats::dequantize(self.ty, &data[row * bytes..][..bytes], out)
+            }
+            Storage::Released => Err(self.released()),
+        }
+    }
+
+    /// Gives packed memory back and returns its bytes; the weight is of no use afterwards. A second call
+    /// returns 0.
+    pub fn release(&mut self) -> Result<u64> {
+        match std::mem::replace(&mut self.storage, Storage::Released) {
+            Storage::Panels(_, panels) => panels.release(),
+            Storage::InPlace(_) | Storage::Released => Ok(0),
+        }
+    }
+
+    pub(super) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    pub(super) fn released(&self) -> Error {
+        Error::bug(format!("{} is used after its release", self.name))
+    }
+}
