@@ -79,7 +79,7 @@ impl TensorType {
 
     /// Bytes of `elements` elements; `None` where they are no whole number of blocks or overflow.
     pub fn bytes_of(self, elements: usize) -> Option<usize> {
-        if elements % self.block_len() != 0 {
+        if !elements.is_multiple_of(self.block_len()) {
             return None;
         }
         (elements / self.block_len()).checked_mul(self.block_bytes())

@@ -1,10 +1,10 @@
 //! The CPU implementation.
 
 pub mod buffer;
-pub mod isa;
 pub mod linear;
+pub mod simd;
 pub mod team;
 
 pub use buffer::Buffer;
-pub use isa::Isa;
+pub use simd::Isa;
 pub use team::Team;

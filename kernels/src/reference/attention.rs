@@ -103,7 +103,7 @@ impl KvCache {
 
     pub(super) fn check(&self, layer: usize, shape: &AttentionShape, step: &HostStep) -> Result<()> {
         let fits = layer < self.layers && shape.kv_heads == self.kv_heads && shape.head_dim == self.head_dim;
-        if !fits || shape.heads % shape.kv_heads != 0 {
+        if !fits || !shape.heads.is_multiple_of(shape.kv_heads) {
             return Err(Error::invalid(format!(
                 "layer {layer} of {shape:?} doesn't fit the KV cache"
             )));

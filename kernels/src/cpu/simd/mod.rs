@@ -1,0 +1,100 @@
+//! Vectors of 16 f32, whatever the processor's registers are, so that a kernel is written once.
+//!
+//! A kernel is a [`Kernel`] whose `run` is generic over [`Simd`]; [`Isa::run`] compiles it for each instruction
+//! set and calls the one that was chosen at run time. Everything it calls must be `#[inline(always)]`: what isn't
+//! inlined is compiled without the instruction set. Plain loops inside are vectorised by the compiler as well.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod isa;
+mod math;
+mod portable;
+
+pub use isa::{Isa, Level};
+pub(crate) use math::{activate, exp, softcap};
+
+use half::f16;
+
+/// Lanes of a vector.
+pub const LANES: usize = 16;
+
+/// What is compiled once for each instruction set.
+pub trait Kernel {
+    /// Its result.
+    type Out;
+    /// Does the work; must be `#[inline(always)]`.
+    fn run<S: Simd>(self, simd: S) -> Self::Out;
+}
+
+/// An instruction set. A value of the type is proof that the processor has it.
+pub trait Simd: Copy + Send + Sync {
+    /// 16 lanes of f32.
+    type V: Copy;
+    /// How many vectors fit in registers as accumulators, beside the operands of a multiply-add.
+    const ACCUMULATORS: usize;
+
+    /// The same value in all lanes.
+    fn splat(self, x: f32) -> Self::V;
+    /// Lanes from memory.
+    fn load(self, x: &[f32; LANES]) -> Self::V;
+    /// Lanes to memory.
+    fn store(self, v: Self::V, x: &mut [f32; LANES]);
+    /// Lanes from memory, widened.
+    fn load_f16(self, x: &[f16; LANES]) -> Self::V;
+    /// Lanes to memory, rounded to nearest, ties to even.
+    fn store_f16(self, v: Self::V, x: &mut [f16; LANES]);
+    /// a + b.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// a − b.
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// a · b.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// a / b.
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// a · b + c, with one rounding where the processor can.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger; `b` where either is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` where either is NaN.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The nearest whole number.
+    fn round(self, x: Self::V) -> Self::V;
+    /// x · 2^n for whole n from −126 to 127.
+    fn scale_by_power(self, x: Self::V, n: Self::V) -> Self::V;
+    /// `x` but 0 where `key` is below `bound`.
+    fn zero_below(self, x: Self::V, key: Self::V, bound: Self::V) -> Self::V;
+    /// The lanes as an array.
+    #[inline(always)]
+    fn to_array(self, v: Self::V) -> [f32; LANES] {
+        let mut lanes = [0.0; LANES];
+        self.store(v, &mut lanes);
+        lanes
+    }
+    /// The sum of the lanes, by halves: the same order on every instruction set.
+    #[inline(always)]
+    fn sum(self, v: Self::V) -> f32 {
+        fold(self.to_array(v), |a, b| a + b)
+    }
+    /// The largest lane.
+    #[inline(always)]
+    fn max_lane(self, v: Self::V) -> f32 {
+        fold(self.to_array(v), |a, b| if a > b { a } else { b })
+    }
+}
+
+#[inline(always)]
+fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            lanes[i] = f(lanes[i], lanes[i + width]);
+        }
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests;
