@@ -3,7 +3,10 @@
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512};
 use super::{float, format::*, kernel, quantize::quantize_tile, simd::Portable};
-use crate::{TensorType, cpu::Isa};
+use crate::{
+    TensorType,
+    cpu::{Isa, isa::Level},
+};
 
 /// Multiplies a panel with a tile.
 pub(super) type Quantized = unsafe fn(&kernel::Call);
@@ -12,10 +15,10 @@ pub(super) type Float = unsafe fn(&float::Call);
 
 /// Rows of the highest tile that there are kernels for.
 pub(super) const fn highest(isa: Isa) -> usize {
-    match isa {
-        Isa::Portable => 4,
-        Isa::Avx2 => 4,
-        Isa::Avx512 => 8,
+    match isa.level() {
+        Level::Portable => 4,
+        Level::Avx2 => 4,
+        Level::Avx512 => 8,
     }
 }
 
@@ -85,11 +88,11 @@ macro_rules! by_type {
 
 /// The kernel for a quantised type; `None` for other types and heights.
 pub(super) fn quantized(isa: Isa, ty: TensorType, height: usize) -> Option<Quantized> {
-    match isa {
+    match isa.level() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => by_type!(ty, height, avx512, [1 2 4 8]),
+        Level::Avx512 => by_type!(ty, height, avx512, [1 2 4 8]),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => by_type!(ty, height, avx2, [1 2 4]),
+        Level::Avx2 => by_type!(ty, height, avx2, [1 2 4]),
         _ => by_type!(ty, height, portable, [1 2 4]),
     }
 }
@@ -107,24 +110,24 @@ macro_rules! by_float {
 
 /// The kernel for an unquantised type; `None` for other types and heights.
 pub(super) fn float(isa: Isa, ty: TensorType, height: usize) -> Option<Float> {
-    match isa {
+    match isa.level() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => by_float!(ty, height, avx512_float, 1 x 4 2 x 4 4 x 4),
+        Level::Avx512 => by_float!(ty, height, avx512_float, 1 x 4 2 x 4 4 x 4),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => by_float!(ty, height, avx2_float, 1 x 4 2 x 2 4 x 1),
+        Level::Avx2 => by_float!(ty, height, avx2_float, 1 x 4 2 x 2 4 x 1),
         _ => by_float!(ty, height, portable_float, 1 x 2 2 x 1 4 x 1),
     }
 }
 
 /// Quantises `height` rows `x` of `cols` columns to a tile's `words`.
 pub(super) fn quantize(isa: Isa, x: &[f32], height: usize, cols: usize, words: &mut [u32]) {
-    match isa {
-        // SAFETY: an `Isa` is only ever one that this machine has.
+    match isa.level() {
+        // SAFETY: an `Isa` of this level exists only where the processor has it.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512_quantize(x, height, cols, words) },
+        Level::Avx512 => unsafe { avx512_quantize(x, height, cols, words) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2_quantize(x, height, cols, words) },
+        Level::Avx2 => unsafe { avx2_quantize(x, height, cols, words) },
         _ => quantize_tile(x, height, cols, words),
     }
 }

@@ -47,7 +47,7 @@ pub fn linear(
     let Some(cols) = products.first().map(|product| product.weight.cols()) else {
         return Ok(());
     };
-    check(isa, x, rows, cols, products)?;
+    check(x, rows, cols, products)?;
     if rows == 0 {
         return Ok(());
     }
@@ -83,10 +83,7 @@ pub fn linear(
     })
 }
 
-fn check(isa: Isa, x: &[f32], rows: usize, cols: usize, products: &[Product<'_>]) -> Result<()> {
-    if !isa.available() {
-        return Err(Error::bug(format!("this machine has no {isa}")));
-    }
+fn check(x: &[f32], rows: usize, cols: usize, products: &[Product<'_>]) -> Result<()> {
     if rows.checked_mul(cols).is_none_or(|len| x.len() < len) {
         return Err(Error::invalid(format!(
             "{} activations aren't {rows} rows of {cols}",
@@ -276,7 +273,7 @@ impl<'a> Job<'a> {
                     out: if whole { out } else { partial.as_mut_ptr() },
                     stride: if whole { outputs } else { LANES },
                 };
-                // SAFETY: `check`: the set is available; the panel, the tile and the output have been cut for this shape.
+                // SAFETY: an `Isa` exists only where the processor has it; the panel, the tile and the output have been cut for this shape.
                 unsafe { kernel(&call) };
                 if !whole {
                     for row in 0..tile.height {

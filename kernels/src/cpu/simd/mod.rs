@@ -8,13 +8,12 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod isa;
 mod math;
 mod portable;
 
-pub use isa::{Isa, Level};
 pub(crate) use math::{activate, exp, softcap};
 
+use super::isa::{Isa, Level};
 use half::f16;
 
 /// Lanes of a vector.
@@ -82,6 +81,34 @@ pub trait Simd: Copy + Send + Sync {
     fn max_lane(self, v: Self::V) -> f32 {
         fold(self.to_array(v), |a, b| if a > b { a } else { b })
     }
+}
+
+impl Isa {
+    /// Runs a kernel compiled for it.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Out {
+        match self.level() {
+            // SAFETY: an `Isa` of this level exists only where the processor has it.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => unsafe { run_avx512(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => unsafe { run_avx2(kernel) },
+            _ => kernel.run(portable::Portable),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_avx2<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run(avx2::Avx2::new())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn run_avx512<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run(avx512::Avx512::new())
 }
 
 #[inline(always)]
