@@ -1,4 +1,7 @@
 //! The host: HTTP, text, the scheduler, slots and the loader of backends.
 
+pub mod engine;
 pub mod http;
 pub mod request;
+pub mod scheduler;
+pub mod slot;

@@ -1,0 +1,35 @@
+//! What the engine needs of a device.
+
+use met_backend_api::{
+    Batch, DeviceInfo, Error, LedgerEntry, MemoryInfo, ModelInfo, ReleaseReport, ResourceReport, SweepReport,
+    Ticket, sdk::Output,
+};
+
+/// An opened backend with its loaded model. All calls come from the engine thread, on which it was made
+/// and is dropped. Whatever it returns is in the host's own memory: nothing points into the library.
+///
+/// What each call owes is said at [`met_backend_api::abi::GpuBackend`] and [`met_backend_api::abi::Model`].
+pub trait DeviceIo {
+    /// The device that was opened.
+    fn device(&self) -> &DeviceInfo;
+    /// The model that was loaded.
+    fn model(&self) -> &ModelInfo;
+    /// Memory now.
+    fn memory(&mut self) -> Result<MemoryInfo, Error>;
+    /// Every live entry of the ledger.
+    fn ledger(&mut self) -> Result<Vec<LedgerEntry>, Error>;
+    /// One report a pool.
+    fn resources(&mut self) -> Result<Vec<ResourceReport>, Error>;
+    /// Starts a step.
+    fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error>;
+    /// Waits for the oldest outstanding step.
+    fn collect(&mut self, ticket: Ticket, out: Output<'_>) -> Result<(), Error>;
+    /// Waits until all work of a stream (0 = default, 1 = prefill) is done.
+    fn synchronize(&mut self, stream: u32) -> Result<(), Error>;
+    /// Releases every pool, in order.
+    fn release_pools(&mut self) -> Result<ReleaseReport, Error>;
+    /// Drops the model object. Later calls on the model are `invalid`.
+    fn drop_model(&mut self);
+    /// Frees whatever the ledger still holds.
+    fn sweep_unreleased(&mut self) -> Result<SweepReport, Error>;
+}

@@ -1,0 +1,76 @@
+//! The metrics of an engine, under the names that `/metrics` shows. Each carries the label `model`.
+
+use crate::scheduler::Counts;
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use std::time::Duration;
+
+/// Requests that generate, or whose prompt is being computed.
+pub const REQUESTS_RUNNING: &str = "met_requests_running";
+/// Requests in the line.
+pub const REQUESTS_WAITING: &str = "met_requests_waiting";
+/// KV blocks in use.
+pub const KV_BLOCKS_USED: &str = "met_kv_blocks_used";
+/// KV blocks in all.
+pub const KV_BLOCKS_TOTAL: &str = "met_kv_blocks_total";
+/// Prompt tokens computed.
+pub const PROMPT_TOKENS: &str = "met_prompt_tokens_total";
+/// Tokens generated.
+pub const GENERATED_TOKENS: &str = "met_generated_tokens_total";
+/// Times that a sequence gave its blocks back and was computed again.
+pub const PREEMPTIONS: &str = "met_preemptions_total";
+/// Seconds from the arrival of a request to its first token.
+pub const TIME_TO_FIRST_TOKEN: &str = "met_time_to_first_token_seconds";
+/// Seconds from one token of a request to its next.
+pub const INTER_TOKEN: &str = "met_inter_token_seconds";
+
+/// Handles on one engine's metrics, bound to the recorder that is installed when it is made.
+pub(super) struct Meter {
+    running: Gauge,
+    waiting: Gauge,
+    blocks_used: Gauge,
+    blocks_total: Gauge,
+    prompt_tokens: Counter,
+    generated_tokens: Counter,
+    preemptions: Counter,
+    first_token: Histogram,
+    inter_token: Histogram,
+}
+
+impl Meter {
+    pub fn new(model: &str) -> Self {
+        let model = model.to_owned();
+        let label = || ("model", model.clone());
+        Self {
+            running: gauge!(REQUESTS_RUNNING, &[label()]),
+            waiting: gauge!(REQUESTS_WAITING, &[label()]),
+            blocks_used: gauge!(KV_BLOCKS_USED, &[label()]),
+            blocks_total: gauge!(KV_BLOCKS_TOTAL, &[label()]),
+            prompt_tokens: counter!(PROMPT_TOKENS, &[label()]),
+            generated_tokens: counter!(GENERATED_TOKENS, &[label()]),
+            preemptions: counter!(PREEMPTIONS, &[label()]),
+            first_token: histogram!(TIME_TO_FIRST_TOKEN, &[label()]),
+            inter_token: histogram!(INTER_TOKEN, &[label()]),
+        }
+    }
+
+    pub fn first_token(&self, after: Duration) {
+        self.first_token.record(after.as_secs_f64());
+    }
+
+    pub fn next_token(&self, after: Duration) {
+        self.inter_token.record(after.as_secs_f64());
+    }
+
+    /// What changed from one moment to another.
+    pub fn counts(&self, before: &Counts, now: &Counts) {
+        self.running.set(f64::from(now.prefilling + now.active));
+        self.waiting.set(f64::from(now.waiting + now.preempted));
+        self.blocks_used.set(f64::from(now.blocks_used));
+        self.blocks_total.set(f64::from(now.blocks_total));
+        self.prompt_tokens
+            .increment(now.prompt_tokens - before.prompt_tokens);
+        self.generated_tokens
+            .increment(now.generated_tokens - before.generated_tokens);
+        self.preemptions.increment(now.preemptions - before.preemptions);
+    }
+}

@@ -1,0 +1,266 @@
+//! The engine of a generation: one thread that owns the device, the scheduler and every request's channel.
+//!
+//! ```text
+//!  Engine (any thread) ── inbox ──▶ engine thread: Runner { Scheduler, DeviceIo } ── EventStream ──▶ client
+//!                      ◀── board ──
+//! ```
+//!
+//! - The engine thread alone calls the backend, from the load to the drop; it is joined by
+//!   [`Engine::shutdown`], after which the library may be closed.
+//! - Nobody waits for the engine thread but `shutdown` and `drain`, and these not for ever.
+
+mod device;
+mod inbox;
+mod meter;
+mod report;
+mod run;
+mod snapshot;
+mod stream;
+mod teardown;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use device::DeviceIo;
+pub use meter::{
+    GENERATED_TOKENS, INTER_TOKEN, KV_BLOCKS_TOTAL, KV_BLOCKS_USED, PREEMPTIONS, PROMPT_TOKENS,
+    REQUESTS_RUNNING, REQUESTS_WAITING, TIME_TO_FIRST_TOKEN,
+};
+pub use report::{GivenUp, LedgerItem, Memory, ReleasedPool, Swept, TeardownReport, TeardownStep};
+pub use snapshot::{EngineState, Snapshot};
+pub use stream::EventStream;
+
+use crate::{
+    request::{Failure, Refused, Request},
+    scheduler::{Limits, Scheduler},
+};
+use inbox::Inbox;
+use met_backend_api::{DeviceInfo, Error, ModelInfo};
+use meter::Meter;
+use run::Runner;
+use snapshot::Board;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// The bounds of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// Most requests in the line; the next one is refused.
+    pub max_waiting: u32,
+    /// Events that a request's channel holds; at least 8.
+    pub channel: usize,
+    /// How long a client may leave its channel full before its request is given up.
+    pub slow_client: Duration,
+    /// How long the calls of a teardown may take together before it is reported as stuck.
+    pub teardown: Duration,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            max_waiting: 512,
+            channel: 256,
+            slow_client: Duration::from_secs(30),
+            teardown: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What an engine serves. Constant for its life.
+#[derive(Clone, Debug)]
+pub struct EngineInfo {
+    /// The served name.
+    pub name: String,
+    /// The device.
+    pub device: DeviceInfo,
+    /// The model.
+    pub model: ModelInfo,
+    /// What a request may be.
+    pub limits: Limits,
+}
+
+/// A handle on an engine; clones share it.
+#[derive(Clone)]
+pub struct Engine(Arc<Shared>);
+
+struct Shared {
+    info: EngineInfo,
+    options: EngineOptions,
+    inbox: Arc<Inbox>,
+    board: Arc<Board>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Starts an engine thread, opens and loads the device on it with `open`, and waits for the outcome.
+    /// Progress and cancellation of the load are between `open` and whoever made it. After an error nothing
+    /// is left.
+    pub fn start(
+        name: &str,
+        options: EngineOptions,
+        open: impl FnOnce() -> Result<Box<dyn DeviceIo>, Error> + Send + 'static,
+    ) -> Result<Self, Error> {
+        let inbox = Arc::new(Inbox::new(options.max_waiting, options.channel.max(8)));
+        let board = Arc::new(Board::default());
+        let (loaded, outcome) = mpsc::sync_channel(1);
+        let life = Life {
+            name: name.into(),
+            options,
+            inbox: Arc::clone(&inbox),
+            board: Arc::clone(&board),
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("engine {name}"))
+            .spawn(move || life.run(open, &loaded))
+            .map_err(|error| Error::exhausted(format!("no thread for the engine of {name:?}: {error}")))?;
+        let outcome = outcome
+            .recv()
+            .unwrap_or_else(|_| Err(Error::bug("opening the backend panicked")));
+        match outcome {
+            Ok(info) => {
+                let thread = Mutex::new(Some(thread));
+                Ok(Self(Arc::new(Shared {
+                    info,
+                    options,
+                    inbox,
+                    board,
+                    thread,
+                })))
+            }
+            Err(error) => {
+                // It has given back what it had, and ends.
+                let _ = thread.join();
+                Err(error)
+            }
+        }
+    }
+
+    /// What it serves.
+    pub fn info(&self) -> &EngineInfo {
+        &self.0.info
+    }
+
+    /// Takes a request in, or says at once why not. Never waits.
+    pub fn submit(&self, request: Request) -> Result<EventStream, Refused> {
+        self.0.info.limits.check(&request)?;
+        self.0.inbox.submit(request)
+    }
+
+    /// Its present state. Never waits for the engine thread.
+    pub fn snapshot(&self) -> Snapshot {
+        self.0.board.snapshot()
+    }
+
+    /// Refuses new requests and waits, for at most `deadline`, until no request is left. Returns whether
+    /// that is so. Blocks the calling thread.
+    pub fn drain(&self, deadline: Duration) -> bool {
+        self.0.inbox.close();
+        self.0.board.wait_empty(deadline)
+    }
+
+    /// Refuses new requests, finishes those it has until `deadline`, gives up the rest, tears the device
+    /// down and joins the engine thread. A second call returns the same report. Blocks the calling thread.
+    ///
+    /// Where a call of the backend doesn't come back, the report says which is `stuck`; the thread is left
+    /// to itself then, and the library must stay mapped.
+    pub fn shutdown(&self, deadline: Duration) -> TeardownReport {
+        let now = Instant::now();
+        let patience = deadline.saturating_add(self.0.options.teardown);
+        self.0.inbox.stop(now.checked_add(deadline).unwrap_or(now));
+        let report = self.0.board.wait_report(patience);
+        if report.stuck.is_none()
+            && let Some(thread) = self
+                .0
+                .thread
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take()
+            && thread.join().is_err()
+        {
+            tracing::error!(
+                engine = self.0.info.name,
+                "the engine thread panicked after its teardown"
+            );
+        }
+        report
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_some() {
+            tracing::warn!(
+                engine = self.info.name,
+                "dropped without a shutdown; it tears itself down"
+            );
+            self.inbox.stop(Instant::now());
+        }
+    }
+}
+
+/// What the engine thread starts with.
+struct Life {
+    name: String,
+    options: EngineOptions,
+    inbox: Arc<Inbox>,
+    board: Arc<Board>,
+}
+
+impl Life {
+    fn run(
+        self,
+        open: impl FnOnce() -> Result<Box<dyn DeviceIo>, Error>,
+        loaded: &mpsc::SyncSender<Result<EngineInfo, Error>>,
+    ) {
+        let device = match self.board.calling("load", open) {
+            Ok(device) => device,
+            Err(error) => return self.tell(loaded, Err(error)),
+        };
+        let limits = match Limits::of(device.model()) {
+            Ok(limits) => limits,
+            Err(problem) => {
+                teardown::tear_down(device, &self.board);
+                return self.tell(loaded, Err(Error::bug(problem)));
+            }
+        };
+        let info = EngineInfo {
+            name: self.name.clone(),
+            device: device.device().clone(),
+            model: device.model().clone(),
+            limits,
+        };
+        let meter = Meter::new(&self.name);
+        let mut runner = Runner::new(
+            device,
+            Scheduler::new(limits),
+            &self.inbox,
+            &self.board,
+            meter,
+            self.options,
+        );
+        runner.begin();
+        self.tell(loaded, Ok(info));
+        let failure = match catch_unwind(AssertUnwindSafe(|| runner.serve())) {
+            Ok(()) => Failure::Draining,
+            Err(_) => Failure::Backend("the engine has failed".into()),
+        };
+        self.inbox.close();
+        teardown::step(&self.board, "finish requests", || {
+            runner.finish(failure);
+            Ok(())
+        });
+        teardown::tear_down(runner.device, &self.board);
+        self.board.set_ended();
+    }
+
+    fn tell(&self, loaded: &mpsc::SyncSender<Result<EngineInfo, Error>>, outcome: Result<EngineInfo, Error>) {
+        // `start` waits for it.
+        let _ = loaded.send(outcome);
+    }
+}

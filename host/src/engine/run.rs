@@ -1,0 +1,326 @@
+//! The engine thread's loop: take what arrived, run a step, hand out the results, publish.
+
+use super::{
+    DeviceIo, EngineOptions, EngineState,
+    inbox::{Inbox, Mail, Signal},
+    meter::Meter,
+    report::GivenUp,
+    snapshot::Board,
+    stream::Client,
+};
+use crate::{
+    request::{Event, Failure},
+    scheduler::{Counts, Effect, Input, RequestId, Scheduler},
+};
+use met_backend_api::{Batch, RowOutput, Ticket, TokenLogprob, sdk::Output};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+/// How often memory is read and slow clients are looked for.
+const REFRESH: Duration = Duration::from_millis(100);
+/// How long an idle engine sleeps before it looks at its memory again.
+const IDLE: Duration = Duration::from_secs(1);
+
+pub(super) struct Runner<'a> {
+    pub device: Box<dyn DeviceIo>,
+    scheduler: Scheduler,
+    inbox: &'a Inbox,
+    board: &'a Board,
+    meter: Meter,
+    options: EngineOptions,
+    /// Room that a channel needs for what may still come once its sequence is paused.
+    reserve: usize,
+    clients: HashMap<RequestId, Client>,
+    /// Steps in flight and when they were submitted.
+    tickets: VecDeque<(Ticket, Instant)>,
+    last_collected: Instant,
+    last_refresh: Option<Instant>,
+    last_counts: Counts,
+    retry_after_s: u32,
+    stop: Option<Instant>,
+    // Kept for their memory.
+    mail: Mail,
+    effects: Vec<Effect>,
+    delivered: Vec<Effect>,
+    rows: Vec<RowOutput>,
+    top: Vec<TokenLogprob>,
+}
+
+impl<'a> Runner<'a> {
+    pub fn new(
+        device: Box<dyn DeviceIo>,
+        scheduler: Scheduler,
+        inbox: &'a Inbox,
+        board: &'a Board,
+        meter: Meter,
+        options: EngineOptions,
+    ) -> Self {
+        let reserve = device.model().max_in_flight as usize + 1;
+        Self {
+            device,
+            scheduler,
+            inbox,
+            board,
+            meter,
+            options,
+            reserve,
+            clients: HashMap::new(),
+            tickets: VecDeque::new(),
+            last_collected: Instant::now(),
+            last_refresh: None,
+            last_counts: Counts::default(),
+            retry_after_s: 1,
+            stop: None,
+            mail: Mail::default(),
+            effects: Vec::new(),
+            delivered: Vec::new(),
+            rows: Vec::new(),
+            top: Vec::new(),
+        }
+    }
+
+    /// Publishes the state before the first request.
+    pub fn begin(&mut self) {
+        self.publish();
+        self.refresh(Instant::now());
+    }
+
+    /// Serves until told to stop, and then until no request is left or the deadline has passed.
+    pub fn serve(&mut self) {
+        let mut patience = Duration::ZERO;
+        loop {
+            self.receive(patience);
+            while self.scheduler.plan() {
+                self.submit();
+            }
+            // Before the wait for the device, so that it is true meanwhile.
+            self.publish();
+            self.refresh(Instant::now());
+            patience = if self.tickets.is_empty() {
+                IDLE
+            } else {
+                Duration::ZERO
+            };
+            self.collect();
+            if let Some(deadline) = self.stop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if self.scheduler.is_empty() || left.is_zero() {
+                    return;
+                }
+                patience = patience.min(left);
+            }
+        }
+    }
+
+    /// Collects the steps in flight and gives up every request that is left.
+    pub fn finish(&mut self, failure: Failure) {
+        while !self.tickets.is_empty() {
+            self.collect();
+        }
+        let Counts {
+            waiting,
+            prefilling,
+            active,
+            preempted,
+            ..
+        } = self.scheduler.counts();
+        self.tell(Input::Abort {
+            failure: failure.clone(),
+        });
+        self.receive(Duration::ZERO);
+        self.tell(Input::Abort { failure });
+        self.publish();
+        self.board.report(|report| {
+            report.given_up = GivenUp {
+                waiting,
+                prefilling,
+                active,
+                preempted,
+            }
+        });
+    }
+
+    /// Takes what arrived, waiting for it for at most `patience`.
+    fn receive(&mut self, patience: Duration) {
+        let mut mail = std::mem::take(&mut self.mail);
+        self.inbox.take(&mut mail, patience);
+        for (id, request, client) in mail.arrivals.drain(..) {
+            self.clients.insert(id, client);
+            self.tell(Input::Submit { id, request });
+        }
+        for signal in mail.signals.drain(..) {
+            match signal {
+                Signal::Left(id) => {
+                    self.clients.remove(&id);
+                    self.tell(Input::Cancel { id });
+                }
+                Signal::Room(id) => {
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.paused_since = None;
+                    }
+                    self.tell(Input::Resume { id });
+                }
+            }
+        }
+        if let Some(deadline) = mail.stop.take() {
+            self.stop = Some(deadline);
+            if !self.scheduler.is_fenced() {
+                self.board.set_state(EngineState::Draining);
+            }
+        }
+        self.mail = mail;
+    }
+
+    fn submit(&mut self) {
+        let rows = self.scheduler.batch();
+        let batch = Batch {
+            rows: rows.as_slice().into(),
+        };
+        let submitted = Instant::now();
+        let outcome = self.board.calling("submit", || self.device.submit(batch));
+        drop(rows);
+        match outcome {
+            Ok(ticket) => {
+                self.tickets.push_back((ticket, submitted));
+                self.tell(Input::Submitted { ticket });
+            }
+            Err(error) => {
+                tracing::warn!(kind = ?error.kind, "a step was not taken: {error}");
+                self.tell(Input::SubmitFailed { error: &error });
+            }
+        }
+    }
+
+    /// Waits for the oldest step in flight, where there is one, and hands out what it gave.
+    fn collect(&mut self) {
+        let Some((ticket, submitted)) = self.tickets.pop_front() else {
+            return;
+        };
+        let (row_count, top_count) = self.scheduler.oldest_sizes();
+        let (mut rows, mut top) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.top));
+        rows.clear();
+        rows.resize(row_count, RowOutput::default());
+        top.clear();
+        top.resize(top_count, TokenLogprob::default());
+        let out = Output {
+            rows: &mut rows,
+            top: &mut top,
+            logits: &mut [],
+        };
+        let outcome = self.board.calling("collect", || self.device.collect(ticket, out));
+        let began = submitted.max(self.last_collected);
+        self.last_collected = Instant::now();
+        match outcome {
+            Ok(()) => {
+                let elapsed = self.last_collected - began;
+                self.tell(Input::Collected {
+                    rows: &rows,
+                    top: &top,
+                    elapsed,
+                });
+            }
+            Err(error) => {
+                tracing::warn!(kind = ?error.kind, ticket, "a step failed: {error}");
+                self.tell(Input::CollectFailed { error: &error });
+            }
+        }
+        (self.rows, self.top) = (rows, top);
+    }
+
+    /// Tells the scheduler, and does what it wants done.
+    fn tell(&mut self, input: Input<'_>) {
+        let was_fenced = self.scheduler.is_fenced();
+        let failed = match &input {
+            Input::SubmitFailed { error } | Input::CollectFailed { error } => Some(error.to_string()),
+            _ => None,
+        };
+        self.scheduler.handle(input, &mut self.effects);
+        if self.scheduler.is_fenced() && !was_fenced {
+            let reason = failed.unwrap_or_default();
+            tracing::error!("the backend has failed and is not used any more: {reason}");
+            self.tickets.clear();
+            self.inbox.close();
+            self.board.set_state(EngineState::Fenced(reason));
+        }
+        while !self.effects.is_empty() {
+            let mut effects = std::mem::replace(&mut self.effects, std::mem::take(&mut self.delivered));
+            for Effect::Emit { id, event } in effects.drain(..) {
+                self.emit(id, event);
+            }
+            self.delivered = effects;
+        }
+    }
+
+    fn emit(&mut self, id: RequestId, event: Event) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let now = self.last_collected;
+        if matches!(event, Event::Token(_)) {
+            match client.last_token.replace(now) {
+                Some(last) => self.meter.next_token(now.saturating_duration_since(last)),
+                None => {
+                    let waited = now.saturating_duration_since(client.submitted);
+                    self.meter.first_token(waited);
+                    self.retry_after_s = (waited.as_secs_f32().ceil() as u32).clamp(1, 60);
+                }
+            }
+            let fits = client.send(event);
+            if !fits {
+                self.scheduler.handle(
+                    Input::GiveUp {
+                        id,
+                        failure: Failure::SlowClient,
+                    },
+                    &mut self.effects,
+                );
+            } else if client.paused_since.is_none() && client.is_short(self.reserve) && client.pause() {
+                client.paused_since = Some(now);
+                self.scheduler.handle(Input::Pause { id }, &mut self.effects);
+            }
+        } else if let Some(client) = self.clients.remove(&id) {
+            client.send(event);
+        }
+    }
+
+    fn publish(&mut self) {
+        let counts = self.scheduler.counts();
+        if counts != self.last_counts {
+            self.meter.counts(&self.last_counts, &counts);
+            self.last_counts = counts;
+        }
+        self.inbox.set_line(counts.waiting, self.retry_after_s);
+        self.board.set_counts(counts, self.scheduler.is_empty());
+    }
+
+    /// What is done now and then: read the memory, and give up clients that have been slow for too long.
+    fn refresh(&mut self, now: Instant) {
+        if self.last_refresh.is_some_and(|last| now - last < REFRESH) {
+            return;
+        }
+        self.last_refresh = Some(now);
+        let patience = self.options.slow_client;
+        let slow = |client: &Client| {
+            client
+                .paused_since
+                .is_some_and(|since| now.saturating_duration_since(since) >= patience)
+        };
+        let slow: Vec<RequestId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| slow(client))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in slow {
+            self.tell(Input::GiveUp {
+                id,
+                failure: Failure::SlowClient,
+            });
+        }
+        if !self.scheduler.is_fenced() {
+            self.board.refresh(self.device.as_mut());
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! A device without a backend, for tests: its "model" samples a function of all tokens that it finds in
+//! the cache, so a wrong position, block, order or repetition changes what comes out.
+
+use super::DeviceIo;
+use met_backend_api::{
+    Batch, DeviceInfo, Error, ErrorKind, LedgerEntry, MemoryInfo, ModelInfo, ReleaseReport, ReleaseStep,
+    ResourceKind, ResourceReport, Row, RowOutput, Sampling, SweepReport, SweptEntry, Ticket, TokenCount,
+    TokenLogprob, Want, abi_stable::std_types::ROption, sdk::Output,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// The token that follows `tokens`.
+pub type NextToken = Box<dyn Fn(&[u32]) -> u32 + Send>;
+
+/// A model whose cache is one token a place, and a scripted device around it.
+pub struct FakeDevice {
+    device: DeviceInfo,
+    model: ModelInfo,
+    cache: Vec<u32>,
+    next: Option<NextToken>,
+    /// Steps in flight with their results, oldest first.
+    flights: VecDeque<(Ticket, Vec<Answer>)>,
+    sampled: HashMap<Ticket, Vec<u32>>,
+    last_ticket: Ticket,
+    controls: FakeControls,
+}
+
+/// What a test sees of a [`FakeDevice`], and how it steers it. Clones share it.
+#[derive(Clone, Default)]
+pub struct FakeControls(Arc<(Mutex<Controls>, Condvar)>);
+
+#[derive(Default)]
+struct Controls {
+    calls: Vec<&'static str>,
+    failures: HashMap<&'static str, VecDeque<Error>>,
+    held: Option<&'static str>,
+    step_time: Duration,
+    ledger: Vec<LedgerEntry>,
+    dropped: bool,
+}
+
+struct Answer {
+    output: RowOutput,
+    top: Vec<TokenLogprob>,
+    asked: usize,
+}
+
+/// A cache place that nothing was written to.
+const UNWRITTEN: u32 = u32::MAX;
+const POOLS: [(&str, u64); 3] = [("kv cache", 4096), ("arena", 1024), ("weights", 65536)];
+
+impl FakeControls {
+    /// Makes the next calls of `name` fail, one with each error.
+    pub fn fail(&self, name: &'static str, errors: impl IntoIterator<Item = Error>) {
+        self.lock().failures.entry(name).or_default().extend(errors);
+    }
+
+    /// Makes calls of `name` hang until [`release`](Self::release).
+    pub fn hold(&self, name: &'static str) {
+        self.lock().held = Some(name);
+    }
+
+    /// Lets what hangs go on.
+    pub fn release(&self) {
+        self.lock().held = None;
+        self.0.1.notify_all();
+    }
+
+    /// How long a step takes.
+    pub fn set_step_time(&self, time: Duration) {
+        self.lock().step_time = time;
+    }
+
+    /// Puts something on the ledger that no pool owns.
+    pub fn leak(&self, owner: &str, bytes: u64) {
+        let mut controls = self.lock();
+        let serial = 1000 + controls.ledger.len() as u64;
+        controls.ledger.push(entry(serial, owner, bytes));
+    }
+
+    /// The names of the calls made so far, in order; `submit` and `collect` are not kept.
+    pub fn calls(&self) -> Vec<&'static str> {
+        self.lock().calls.clone()
+    }
+
+    /// Whether the device was dropped.
+    pub fn is_dropped(&self) -> bool {
+        self.lock().dropped
+    }
+
+    fn call(&self, name: &'static str) -> Result<(), Error> {
+        let mut controls = self.lock();
+        if !matches!(name, "submit" | "collect" | "memory" | "ledger") {
+            controls.calls.push(name);
+        }
+        while controls.held == Some(name) {
+            controls = self.0.1.wait(controls).unwrap_or_else(PoisonError::into_inner);
+        }
+        match controls.failures.get_mut(name).and_then(VecDeque::pop_front) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Controls> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FakeDevice {
+    /// A device with a pool of `block_count` blocks of `block_size` tokens, a batch of `max_rows` rows, and a
+    /// vocabulary of 256 tokens. Change [`model_mut`](Self::model_mut) for other sizes.
+    pub fn new(block_count: u32, block_size: u32, max_rows: u32) -> Self {
+        let model = ModelInfo {
+            architecture: "fake".into(),
+            name: "fake".into(),
+            weights_identity: "fake".into(),
+            vocab_size: 256,
+            context_length: block_count * block_size,
+            block_size,
+            block_count,
+            block_bytes: 4 * u64::from(block_size),
+            max_rows,
+            max_batch_tokens: 512,
+            max_in_flight: 1,
+            ..ModelInfo::default()
+        };
+        let device = DeviceInfo {
+            index: 0,
+            kind: "fake".into(),
+            name: "fake".into(),
+            features: "".into(),
+            total_memory: 1 << 20,
+            compute_units: 1,
+        };
+        let controls = FakeControls::default();
+        let pools = POOLS
+            .iter()
+            .zip(1..)
+            .map(|(&(owner, bytes), serial)| entry(serial, owner, bytes));
+        controls.lock().ledger = pools.collect();
+        Self {
+            device,
+            cache: vec![UNWRITTEN; (block_count * block_size) as usize],
+            model,
+            next: None,
+            flights: VecDeque::new(),
+            sampled: HashMap::new(),
+            last_ticket: 0,
+            controls,
+        }
+    }
+
+    /// Makes it sample `next(all tokens)`; without it, a [`hash`](next_token) of everything it was given.
+    pub fn sampling(mut self, next: impl Fn(&[u32]) -> u32 + Send + 'static) -> Self {
+        self.next = Some(Box::new(next));
+        self
+    }
+
+    /// What it says of its model.
+    pub fn model_mut(&mut self) -> &mut ModelInfo {
+        &mut self.model
+    }
+
+    /// The test's handle on it.
+    pub fn controls(&self) -> FakeControls {
+        self.controls.clone()
+    }
+
+    /// Steps in flight.
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Computes a row: writes its tokens to the cache, and answers from what the cache holds.
+    fn compute(&mut self, row: &Row<'_>) -> Answer {
+        let sampled;
+        let tokens = match row.input {
+            ROption::RSome(source) => {
+                sampled = [self.sampled[&source.ticket][source.row as usize]];
+                &sampled[..]
+            }
+            ROption::RNone => row.tokens.as_slice(),
+        };
+        assert!(!tokens.is_empty(), "a row without tokens");
+        let size = self.model.block_size;
+        let place =
+            |position: u32| (row.blocks[(position / size) as usize] * size + position % size) as usize;
+        for (position, token) in (row.position..).zip(tokens) {
+            self.cache[place(position)] = *token;
+        }
+        let end = row.position + tokens.len() as u32;
+        let seen: Vec<u32> = (0..end).map(|position| self.cache[place(position)]).collect();
+        assert!(!seen.contains(&UNWRITTEN), "a row reads what was never written");
+        let mut answer = Answer {
+            output: RowOutput::default(),
+            top: Vec::new(),
+            asked: 0,
+        };
+        if row.want == Want::Token {
+            let token = match &self.next {
+                Some(next) => next(&seen),
+                None => next_token(&seen, &row.sampling, &row.counts, self.model.vocab_size),
+            };
+            let logprob = -(token as f32);
+            answer.asked = row.top_logprobs as usize;
+            answer.top = (0..row.top_logprobs)
+                .map(|rank| TokenLogprob { token: rank, logprob })
+                .collect();
+            answer.output.sampled = TokenLogprob { token, logprob };
+            answer.output.top = row.top_logprobs;
+        }
+        answer
+    }
+}
+
+/// A hash of everything that the choice of a token may depend on.
+pub fn next_token(seen: &[u32], sampling: &Sampling, counts: &[TokenCount], vocab_size: u32) -> u32 {
+    let counts = counts.iter().flat_map(|count| [count.token, count.generated]);
+    let words = [sampling.seed as u32, sampling.sequence as u32];
+    let hash = seen
+        .iter()
+        .copied()
+        .chain(words)
+        .chain(counts)
+        .fold(0x811c_9dc5_u32, |hash, word| {
+            (hash ^ word).wrapping_mul(0x0100_0193).rotate_left(5)
+        });
+    hash % vocab_size
+}
+
+impl DeviceIo for FakeDevice {
+    fn device(&self) -> &DeviceInfo {
+        &self.device
+    }
+
+    fn model(&self) -> &ModelInfo {
+        &self.model
+    }
+
+    fn memory(&mut self) -> Result<MemoryInfo, Error> {
+        self.controls.call("memory")?;
+        let controls = self.controls.lock();
+        let used = controls.ledger.iter().map(|entry| entry.bytes).sum();
+        let total = self.device.total_memory;
+        Ok(MemoryInfo {
+            free: total - used,
+            total,
+            ledger_bytes: used,
+            ledger_count: controls.ledger.len() as u64,
+        })
+    }
+
+    fn ledger(&mut self) -> Result<Vec<LedgerEntry>, Error> {
+        self.controls.call("ledger")?;
+        Ok(self.controls.lock().ledger.clone())
+    }
+
+    fn resources(&mut self) -> Result<Vec<ResourceReport>, Error> {
+        self.controls.call("resources")?;
+        let report = |(label, bytes): (&str, u64)| ResourceReport {
+            label: label.into(),
+            bytes,
+            allocations: 1,
+        };
+        Ok(POOLS.into_iter().map(report).collect())
+    }
+
+    fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error> {
+        self.controls.call("submit")?;
+        let tokens: usize = batch.rows.iter().map(|row| row.tokens.len().max(1)).sum();
+        assert!(!batch.rows.is_empty(), "an empty batch");
+        assert!(batch.rows.len() <= self.model.max_rows as usize, "too many rows");
+        assert!(tokens <= self.model.max_batch_tokens as usize, "too many tokens");
+        assert!(
+            self.flights.len() < self.model.max_in_flight as usize,
+            "too many steps in flight"
+        );
+        let answers: Vec<Answer> = batch.rows.iter().map(|row| self.compute(row)).collect();
+        self.last_ticket += 1;
+        // Steps still in flight are the only ones that a row may name.
+        let oldest = self
+            .flights
+            .front()
+            .map_or(self.last_ticket, |(ticket, _)| *ticket);
+        self.sampled.retain(|ticket, _| *ticket >= oldest);
+        let tokens = answers.iter().map(|answer| answer.output.sampled.token).collect();
+        self.sampled.insert(self.last_ticket, tokens);
+        self.flights.push_back((self.last_ticket, answers));
+        Ok(self.last_ticket)
+    }
+
+    fn collect(&mut self, ticket: Ticket, out: Output<'_>) -> Result<(), Error> {
+        let (oldest, answers) = self
+            .flights
+            .pop_front()
+            .ok_or_else(|| Error::invalid("nothing is in flight"))?;
+        assert_eq!(oldest, ticket, "collected out of order");
+        let step_time = self.controls.lock().step_time;
+        if step_time > Duration::ZERO {
+            std::thread::sleep(step_time);
+        }
+        self.controls.call("collect")?;
+        let mut top = 0;
+        for (answer, row) in answers.iter().zip(out.rows) {
+            *row = answer.output;
+            out.top[top..top + answer.asked].copy_from_slice(&answer.top);
+            top += answer.asked;
+        }
+        Ok(())
+    }
+
+    fn synchronize(&mut self, stream: u32) -> Result<(), Error> {
+        self.controls.call(if stream == 0 {
+            "synchronize 0"
+        } else {
+            "synchronize 1"
+        })
+    }
+
+    fn release_pools(&mut self) -> Result<ReleaseReport, Error> {
+        self.controls.call("release_pools")?;
+        assert!(self.flights.is_empty(), "released with a step in flight");
+        let mut controls = self.controls.lock();
+        let mut steps = Vec::new();
+        for (label, bytes) in POOLS {
+            let found = controls.ledger.len();
+            controls.ledger.retain(|entry| entry.owner != label);
+            let bytes = if controls.ledger.len() < found { bytes } else { 0 };
+            steps.push(ReleaseStep {
+                label: label.into(),
+                bytes,
+                error: ROption::RNone,
+            });
+        }
+        Ok(ReleaseReport { steps: steps.into() })
+    }
+
+    fn drop_model(&mut self) {
+        // Recorded; a failure can't be reported by a drop.
+        let _ = self.controls.call("drop_model");
+    }
+
+    fn sweep_unreleased(&mut self) -> Result<SweepReport, Error> {
+        self.controls.call("sweep_unreleased")?;
+        let entries: Vec<LedgerEntry> = std::mem::take(&mut self.controls.lock().ledger);
+        Ok(SweepReport {
+            count: entries.len() as u64,
+            bytes: entries.iter().map(|entry| entry.bytes).sum(),
+            failures: 0,
+            entries: entries
+                .into_iter()
+                .map(|entry| SweptEntry {
+                    entry,
+                    error: ROption::RNone,
+                })
+                .collect(),
+        })
+    }
+}
+
+impl Drop for FakeDevice {
+    fn drop(&mut self) {
+        self.controls.lock().dropped = true;
+    }
+}
+
+/// An error of `kind`.
+pub fn error(kind: ErrorKind, message: &str) -> Error {
+    Error::new(kind, message)
+}
+
+fn entry(serial: u64, owner: &str, bytes: u64) -> LedgerEntry {
+    LedgerEntry {
+        serial,
+        kind: ResourceKind::Memory,
+        owner: owner.into(),
+        bytes,
+    }
+}

@@ -1,0 +1,339 @@
+//! The engine thread with a fake device.
+
+use super::{
+    testing::{FakeControls, FakeDevice, error},
+    *,
+};
+use crate::request::{Event, FinishReason, Sampling};
+use met_backend_api::ErrorKind;
+
+fn start(
+    device: impl FnOnce() -> FakeDevice + Send + 'static,
+    options: EngineOptions,
+) -> (Engine, FakeControls) {
+    let (sender, controls) = mpsc::channel();
+    let engine = Engine::start("test", options, move || {
+        let device = device();
+        let _ = sender.send(device.controls());
+        Ok(Box::new(device))
+    });
+    (
+        engine.expect("a fake device opens"),
+        controls.recv().expect("the device was made"),
+    )
+}
+
+fn request(prompt: &[u32], max_tokens: u32) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        max_tokens,
+        sampling: Sampling::default(),
+        stop_tokens: Vec::new(),
+        top_logprobs: None,
+        bias: Vec::new(),
+    }
+}
+
+/// Counts up from the last token.
+fn counting() -> FakeDevice {
+    FakeDevice::new(64, 4, 4).sampling(|seen| (seen[seen.len() - 1] + 1) % 256)
+}
+
+/// Everything that a stream gives.
+fn all(mut stream: EventStream) -> Vec<Event> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut events = Vec::new();
+        while let Some(event) = stream.next().await {
+            events.push(event);
+        }
+        events
+    })
+}
+
+fn ids(events: &[Event]) -> Vec<u32> {
+    let id = |event: &Event| match event {
+        Event::Token(token) => Some(token.id),
+        _ => None,
+    };
+    events.iter().filter_map(id).collect()
+}
+
+/// Waits until the engine's state is as wanted.
+fn wait_for(engine: &Engine, wanted: impl Fn(&Snapshot) -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !wanted(&engine.snapshot()) {
+        assert!(Instant::now() < end, "{:?}", engine.snapshot());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_request_streams_its_tokens_and_ends() {
+    let (engine, _) = start(counting, EngineOptions::default());
+    let events = all(engine.submit(request(&[7, 8], 3)).expect("room"));
+    assert_eq!(ids(&events), [9, 10, 11]);
+    assert_eq!(events.last(), Some(&Event::Finished(FinishReason::Length)));
+    let stopped = Request {
+        stop_tokens: vec![11],
+        ..request(&[7, 8], 30)
+    };
+    let events = all(engine.submit(stopped).expect("room"));
+    assert_eq!(ids(&events), [9, 10]);
+    assert_eq!(events.last(), Some(&Event::Finished(FinishReason::Stop)));
+    assert!(engine.shutdown(LONG).is_clean());
+}
+
+#[test]
+fn a_stream_that_is_dropped_gives_its_blocks_back() {
+    let (engine, controls) = start(counting, EngineOptions::default());
+    controls.set_step_time(Duration::from_millis(1));
+    let mut stream = engine.submit(request(&[1; 20], 200)).expect("room");
+    let first = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime")
+        .block_on(stream.next());
+    assert!(matches!(first, Some(Event::Token(_))));
+    wait_for(&engine, |snapshot| snapshot.counts.blocks_used > 0);
+    drop(stream);
+    wait_for(&engine, |snapshot| {
+        snapshot.counts.blocks_used == 0 && snapshot.counts.active == 0
+    });
+    assert!(engine.shutdown(LONG).is_clean());
+}
+
+#[test]
+fn a_request_that_never_fits_is_refused_and_a_full_line_too() {
+    let (engine, controls) = start(
+        counting,
+        EngineOptions {
+            max_waiting: 2,
+            ..EngineOptions::default()
+        },
+    );
+    assert!(matches!(
+        engine.submit(request(&[1; 250], 7)),
+        Err(Refused::TooLong { context: 256, .. })
+    ));
+    assert!(matches!(
+        engine.submit(request(&[256], 7)),
+        Err(Refused::Invalid(_))
+    ));
+    controls.hold("collect");
+    let running = engine.submit(request(&[1], 9)).expect("room");
+    wait_for(&engine, |snapshot| {
+        snapshot.call.is_some_and(|(name, _)| name == "collect")
+    });
+    let waiting: Vec<_> = (0..2)
+        .map(|_| engine.submit(request(&[1], 9)).expect("room in the line"))
+        .collect();
+    assert!(matches!(
+        engine.submit(request(&[1], 9)),
+        Err(Refused::Full { retry_after_s: 1.. })
+    ));
+    controls.release();
+    for stream in waiting.into_iter().chain([running]) {
+        assert_eq!(ids(&all(stream)), (2..11).collect::<Vec<_>>());
+    }
+    assert!(engine.shutdown(LONG).is_clean());
+}
+
+#[test]
+fn a_slow_client_pauses_alone_and_misses_nothing() {
+    let (engine, _) = start(
+        counting,
+        EngineOptions {
+            channel: 8,
+            ..EngineOptions::default()
+        },
+    );
+    let slow = engine.submit(request(&[1], 100)).expect("room");
+    wait_for(&engine, |snapshot| snapshot.counts.paused == 1);
+    let before = engine.snapshot().counts.generated_tokens;
+    assert!(before <= 8);
+    assert_eq!(
+        ids(&all(engine.submit(request(&[3], 100)).expect("room"))),
+        (4..104).collect::<Vec<_>>()
+    );
+    assert_eq!(engine.snapshot().counts.generated_tokens, before + 100);
+    assert_eq!(ids(&all(slow)), (2..102).collect::<Vec<_>>());
+    assert!(engine.shutdown(LONG).is_clean());
+}
+
+#[test]
+fn a_client_that_stays_slow_is_given_up() {
+    let options = EngineOptions {
+        channel: 8,
+        slow_client: Duration::from_millis(20),
+        ..EngineOptions::default()
+    };
+    let (engine, _) = start(counting, options);
+    let slow = engine.submit(request(&[1], 100)).expect("room");
+    wait_for(&engine, |snapshot| {
+        snapshot.counts.generated_tokens > 0 && snapshot.counts.active == 0
+    });
+    assert_eq!(engine.snapshot().counts.blocks_used, 0);
+    assert_eq!(all(slow).last(), Some(&Event::Failed(Failure::SlowClient)));
+    assert!(engine.shutdown(LONG).is_clean());
+}
+
+#[test]
+fn a_fault_fails_every_request_and_fences_the_engine() {
+    let (engine, controls) = start(counting, EngineOptions::default());
+    controls.hold("collect");
+    let streams: Vec<_> = (0..6)
+        .map(|_| engine.submit(request(&[1], 9)).expect("room"))
+        .collect();
+    controls.fail(
+        "collect",
+        [error(ErrorKind::Fault, "the device fell off the bus")],
+    );
+    controls.release();
+    for stream in streams {
+        let failure = Failure::Backend("the device fell off the bus".into());
+        assert_eq!(all(stream), [Event::Failed(failure)]);
+    }
+    wait_for(&engine, |snapshot| {
+        matches!(snapshot.state, EngineState::Fenced(_))
+    });
+    assert!(!engine.snapshot().is_ready());
+    assert!(matches!(engine.submit(request(&[1], 9)), Err(Refused::Draining)));
+    let report = engine.shutdown(LONG);
+    assert_eq!(report.left, Some(Vec::new()));
+    assert_eq!(report.pools.len(), 3);
+}
+
+#[test]
+fn a_shutdown_finishes_what_runs_and_reports_every_step() {
+    let (engine, controls) = start(counting, EngineOptions::default());
+    controls.set_step_time(Duration::from_millis(1));
+    controls.leak("scratch", 77);
+    let stream = engine.submit(request(&[1], 50)).expect("room");
+    let report = engine.shutdown(LONG);
+    assert_eq!(ids(&all(stream)).len(), 50);
+    assert!(matches!(engine.submit(request(&[1], 9)), Err(Refused::Draining)));
+    assert!(report.is_clean(), "{report:?}");
+    let steps: Vec<&str> = report.steps.iter().map(|step| step.name).collect();
+    assert_eq!(
+        steps,
+        [
+            "finish requests",
+            "memory before",
+            "synchronize default stream",
+            "synchronize prefill stream",
+            "release pools",
+            "drop model",
+            "sweep unreleased",
+            "ledger",
+            "memory after",
+            "drop backend",
+        ]
+    );
+    let order = [
+        "synchronize 0",
+        "synchronize 1",
+        "release_pools",
+        "drop_model",
+        "sweep_unreleased",
+    ];
+    assert_eq!(controls.calls(), order);
+    assert!(controls.is_dropped());
+    assert_eq!((report.swept.count, report.swept.bytes), (1, 77));
+    assert_eq!(report.swept.entries[0].owner, "scratch");
+    assert_eq!(
+        report.memory_before.map(|memory| memory.ledger_bytes),
+        Some(4096 + 1024 + 65536 + 77)
+    );
+    assert_eq!(report.memory_after.map(|memory| memory.ledger_bytes), Some(0));
+    assert_eq!(engine.snapshot().state, EngineState::Stopped);
+    assert_eq!(engine.shutdown(LONG), report);
+}
+
+#[test]
+fn a_deadline_gives_up_the_rest_and_failed_steps_do_not_stop_a_teardown() {
+    let (engine, controls) = start(counting, EngineOptions::default());
+    controls.set_step_time(Duration::from_millis(5));
+    controls.fail("synchronize 0", [error(ErrorKind::Fault, "lost")]);
+    controls.fail("release_pools", [error(ErrorKind::Bug, "panicked")]);
+    let streams: Vec<_> = (0..6)
+        .map(|_| engine.submit(request(&[1], 250)).expect("room"))
+        .collect();
+    wait_for(&engine, |snapshot| snapshot.counts.active == 4);
+    let report = engine.shutdown(Duration::ZERO);
+    for stream in streams {
+        assert_eq!(all(stream).last(), Some(&Event::Failed(Failure::Draining)));
+    }
+    assert_eq!((report.given_up.active, report.given_up.waiting), (4, 2));
+    let failed: Vec<&str> = report
+        .steps
+        .iter()
+        .filter(|step| step.error.is_some())
+        .map(|step| step.name)
+        .collect();
+    assert_eq!(failed, ["synchronize default stream", "release pools"]);
+    assert_eq!(report.first_error(), Some(("synchronize default stream", "lost")));
+    // What the pools kept was swept, with its owners.
+    assert_eq!(report.swept.count, 3);
+    assert_eq!(report.left, Some(Vec::new()));
+    assert!(!report.is_clean());
+}
+
+#[test]
+fn a_call_that_hangs_is_reported_as_stuck() {
+    let options = EngineOptions {
+        teardown: Duration::from_millis(50),
+        ..EngineOptions::default()
+    };
+    let (engine, controls) = start(counting, options);
+    controls.hold("collect");
+    let stream = engine.submit(request(&[1], 9)).expect("room");
+    wait_for(&engine, |snapshot| {
+        snapshot.call.is_some_and(|(name, _)| name == "collect")
+    });
+    assert_eq!(engine.snapshot().counts.blocks_total, 64);
+    let report = engine.shutdown(Duration::ZERO);
+    assert_eq!(report.stuck.as_deref(), Some("collect"));
+    assert!(!report.is_clean());
+    controls.release();
+    assert!(engine.shutdown(LONG).is_clean());
+    assert_eq!(all(stream).last(), Some(&Event::Failed(Failure::Draining)));
+}
+
+#[test]
+fn a_backend_that_does_not_open_leaves_nothing() {
+    let failed = Engine::start("test", EngineOptions::default(), || {
+        Err(error(ErrorKind::Invalid, "no such file"))
+    });
+    assert_eq!(failed.err(), Some(error(ErrorKind::Invalid, "no such file")));
+    let panicked = Engine::start("test", EngineOptions::default(), || panic!("in open"));
+    assert_eq!(panicked.err().map(|error| error.kind), Some(ErrorKind::Bug));
+    let (sender, controls) = mpsc::channel();
+    let unusable = Engine::start("test", EngineOptions::default(), move || {
+        let mut device = counting();
+        device.model_mut().block_size = 0;
+        let _ = sender.send(device.controls());
+        Ok(Box::new(device))
+    });
+    assert!(
+        unusable
+            .err()
+            .is_some_and(|error| error.message.contains("block_size"))
+    );
+    assert!(controls.recv().expect("it was made").is_dropped());
+}
+
+#[test]
+fn an_engine_that_is_dropped_tears_itself_down() {
+    let (engine, controls) = start(counting, EngineOptions::default());
+    drop(engine);
+    let end = Instant::now() + LONG;
+    while !controls.is_dropped() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(controls.calls().len(), 5);
+}

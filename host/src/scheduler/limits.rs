@@ -1,0 +1,115 @@
+//! What a generation can take at all: checked before a request enters the line.
+
+use crate::request::{Refused, Request};
+use met_backend_api::ModelInfo;
+
+/// Most entries of [`Request::top_logprobs`].
+pub const MAX_TOP_LOGPROBS: u32 = 20;
+
+/// Sizes that the scheduler works within. Constant for a generation's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most tokens of one sequence.
+    pub context: u32,
+    /// Tokens a KV block holds.
+    pub block_size: u32,
+    /// KV blocks in all.
+    pub block_count: u32,
+    /// Tokens are `0..vocab_size`.
+    pub vocab_size: u32,
+    /// Most sequences that hold blocks at a time; each has at most one row in a step.
+    pub max_running: u32,
+    /// Most new tokens of a step.
+    pub max_batch_tokens: u32,
+    /// Steps that may be outstanding on the device.
+    pub max_in_flight: u32,
+}
+
+impl Limits {
+    /// The limits of a loaded model; an error where one of its sizes leaves nothing to serve with.
+    pub fn of(model: &ModelInfo) -> Result<Self, String> {
+        let limits = Self {
+            context: model.context_length,
+            block_size: model.block_size,
+            block_count: model.block_count,
+            vocab_size: model.vocab_size,
+            max_running: model.max_rows.min(model.max_batch_tokens),
+            max_batch_tokens: model.max_batch_tokens,
+            max_in_flight: model.max_in_flight,
+        };
+        let sizes = [
+            ("context_length", limits.context),
+            ("block_size", limits.block_size),
+            ("block_count", limits.block_count),
+            ("vocab_size", limits.vocab_size),
+            ("max_rows", model.max_rows),
+            ("max_batch_tokens", limits.max_batch_tokens),
+            ("max_in_flight", limits.max_in_flight),
+        ];
+        match sizes.iter().find(|(_, size)| *size == 0) {
+            Some((name, _)) => Err(format!("the backend reports a model whose {name} is 0")),
+            None => Ok(limits),
+        }
+    }
+
+    /// Most tokens, prompt and output, that one sequence may have.
+    pub fn longest(&self) -> u32 {
+        let pool = u64::from(self.block_size) * u64::from(self.block_count);
+        self.context.min(u32::try_from(pool).unwrap_or(u32::MAX))
+    }
+
+    /// Whether `request` can be served at some time, whatever else runs.
+    pub fn check(&self, request: &Request) -> Result<(), Refused> {
+        let invalid = |message: String| Err(Refused::Invalid(message));
+        let Request {
+            prompt,
+            sampling,
+            bias,
+            ..
+        } = request;
+        if prompt.is_empty() {
+            return invalid("the prompt has no tokens".into());
+        }
+        if request.max_tokens == 0 {
+            return invalid("max_tokens is 0: nothing is to be generated".into());
+        }
+        if prompt.len() as u64 + u64::from(request.max_tokens) > u64::from(self.longest()) {
+            return Err(Refused::TooLong {
+                prompt: u32::try_from(prompt.len()).unwrap_or(u32::MAX),
+                max_tokens: request.max_tokens,
+                context: self.longest(),
+            });
+        }
+        let mut tokens = prompt.iter().chain(bias.iter().map(|(token, _)| token));
+        if let Some(token) = tokens.find(|token| **token >= self.vocab_size) {
+            return invalid(format!(
+                "token {token} is not among the model's {}",
+                self.vocab_size
+            ));
+        }
+        if request
+            .top_logprobs
+            .is_some_and(|top| top > MAX_TOP_LOGPROBS.min(self.vocab_size))
+        {
+            return invalid(format!(
+                "at most {MAX_TOP_LOGPROBS} log-probabilities can be listed"
+            ));
+        }
+        let numbers = [
+            sampling.temperature,
+            sampling.top_p,
+            sampling.min_p,
+            sampling.repetition_penalty,
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+        ];
+        if numbers
+            .iter()
+            .chain(bias.iter().map(|(_, bias)| bias))
+            .any(|number| !number.is_finite())
+        {
+            return invalid("a sampling parameter is not a finite number".into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! What became of a step.
+
+use super::{Effect, Flight, FlightRow, Scheduler, State};
+use crate::request::{Event, Failure, FinishReason, Token};
+use met_backend_api::{Error, ErrorKind, RowOutput, Ticket, TokenLogprob, abi::SampledBy};
+use std::time::Duration;
+
+/// Steps in a row that may find no memory before the only sequence left is given up.
+const MAX_EXHAUSTED: u32 = 8;
+
+impl Scheduler {
+    pub(super) fn submitted(&mut self, ticket: Ticket) {
+        let Some(flight) = self.planned.take() else { return };
+        for (index, row) in flight.rows.iter().enumerate() {
+            let Some(at) = self.running_at(row.id) else {
+                continue;
+            };
+            let sequence = &mut self.running[at];
+            sequence.in_flight += 1;
+            sequence.placed = row.start + row.tokens;
+            if row.samples {
+                sequence.pending += 1;
+                sequence.newest = Some(SampledBy {
+                    ticket,
+                    row: index as u32,
+                });
+                sequence.state = State::Active;
+            }
+        }
+        self.flights.push_back(flight);
+    }
+
+    pub(super) fn submit_failed(&mut self, error: &Error, effects: &mut Vec<Effect>) {
+        if let Some(flight) = self.planned.take() {
+            self.failed(flight, error, effects);
+        }
+    }
+
+    pub(super) fn collected(
+        &mut self,
+        rows: &[RowOutput],
+        top: &[TokenLogprob],
+        elapsed: Duration,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(flight) = self.flights.pop_front() else {
+            return;
+        };
+        if !flight.void {
+            self.exhausted = 0;
+            let prefill = flight.rows.iter().filter(|row| row.prefill);
+            let prompt_tokens = prefill.clone().map(|row| row.tokens).sum();
+            self.pace
+                .observe(prompt_tokens, prefill.count() < flight.rows.len(), elapsed);
+        }
+        let mut top = top;
+        for (row, output) in flight.rows.iter().zip(rows) {
+            let (own, rest) = top.split_at(top.len().min(row.top as usize));
+            top = rest;
+            let own = &own[..own.len().min(output.top as usize)];
+            self.row_collected(row, (!flight.void).then_some((output, own)), effects);
+        }
+        self.recycle(flight);
+    }
+
+    pub(super) fn collect_failed(&mut self, error: &Error, effects: &mut Vec<Effect>) {
+        let Some(flight) = self.flights.pop_front() else {
+            return;
+        };
+        // Later steps have computed with what this one should have written.
+        for later in &mut self.flights {
+            later.void = true;
+        }
+        if !flight.void {
+            let later = self.flights.iter().flat_map(|flight| &flight.rows);
+            for row in flight.rows.iter().chain(later) {
+                let Ok(at) = self.running.binary_search_by_key(&row.id, |sequence| sequence.id) else {
+                    continue;
+                };
+                let sequence = &mut self.running[at];
+                sequence.placed = sequence.placed.min(row.start);
+                sequence.pending = 0;
+                sequence.newest = None;
+                if sequence.state == State::Active {
+                    sequence.state = State::Prefilling;
+                }
+            }
+        }
+        for row in &flight.rows {
+            self.row_collected(row, None, effects);
+        }
+        self.failed(flight, error, effects);
+    }
+
+    /// A row came back, with what it gave unless the step failed.
+    fn row_collected(
+        &mut self,
+        row: &FlightRow,
+        result: Option<(&RowOutput, &[TokenLogprob])>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(at) = self.running_at(row.id) else { return };
+        let sequence = &mut self.running[at];
+        sequence.in_flight -= 1;
+        if let Some((output, top)) = result
+            && sequence.state != State::Leaving
+        {
+            let end = row.start + row.tokens;
+            let fresh = end
+                .min(sequence.prompt)
+                .saturating_sub(row.start.max(sequence.computed));
+            self.totals.prompt_tokens += u64::from(fresh);
+            sequence.computed = sequence.computed.max(end);
+            if row.samples {
+                sequence.pending -= 1;
+                if sequence.pending == 0 {
+                    sequence.newest = None;
+                }
+                self.sampled(at, output, top, effects);
+            }
+        }
+        // The sequence may have left by now, and another one stands there.
+        if let Some(at) = self.running_at(row.id) {
+            self.settle(at);
+        }
+    }
+
+    fn sampled(&mut self, at: usize, output: &RowOutput, top: &[TokenLogprob], effects: &mut Vec<Effect>) {
+        let sequence = &mut self.running[at];
+        let id = sequence.id;
+        let TokenLogprob { token, logprob } = output.sampled;
+        if output.not_finite || token >= self.limits.vocab_size {
+            self.totals.not_finite += 1;
+            let failure = Failure::Backend(format!(
+                "the backend computed logits that are no numbers, or token {token}"
+            ));
+            return self.leave(id, Some(Event::Failed(failure)), effects);
+        }
+        if sequence.stop_tokens.contains(&token) {
+            return self.leave(id, Some(Event::Finished(FinishReason::Stop)), effects);
+        }
+        sequence.push(token);
+        self.totals.generated_tokens += 1;
+        let top = top.iter().map(|entry| (entry.token, entry.logprob)).collect();
+        effects.push(Effect::Emit {
+            id,
+            event: Event::Token(Token {
+                id: token,
+                logprob,
+                top,
+            }),
+        });
+        if sequence.generated() == sequence.max_tokens {
+            self.leave(id, Some(Event::Finished(FinishReason::Length)), effects);
+        }
+    }
+
+    /// Decides by the kind of an error what becomes of the sequences of a step that did not happen.
+    fn failed(&mut self, flight: Flight, error: &Error, effects: &mut Vec<Effect>) {
+        match error.kind {
+            ErrorKind::Fault | ErrorKind::Bug | ErrorKind::Cancelled => self.fence(error, effects),
+            ErrorKind::Exhausted => self.no_memory(error, effects),
+            ErrorKind::Invalid => match flight.rows.as_slice() {
+                [row] => {
+                    let failure = Failure::Invalid(error.message.to_string());
+                    self.leave(row.id, Some(Event::Failed(failure)), effects);
+                }
+                rows => self.suspects = rows.iter().rev().map(|row| row.id).collect(),
+            },
+        }
+        self.recycle(flight);
+    }
+
+    fn no_memory(&mut self, error: &Error, effects: &mut Vec<Effect>) {
+        self.exhausted += 1;
+        self.hold = true;
+        let Some(youngest) = self.youngest() else { return };
+        if self
+            .running
+            .iter()
+            .filter(|sequence| sequence.is_admitted())
+            .count()
+            > 1
+        {
+            self.preempt(youngest);
+        } else if self.exhausted > MAX_EXHAUSTED {
+            self.exhausted = 0;
+            let failure = Failure::Backend(format!("no memory for even one sequence: {error}"));
+            self.leave(self.running[youngest].id, Some(Event::Failed(failure)), effects);
+        }
+    }
+
+    /// The device is lost: nothing of it is asked any more.
+    fn fence(&mut self, error: &Error, effects: &mut Vec<Effect>) {
+        self.fenced = true;
+        self.flights.clear();
+        for sequence in &mut self.running {
+            sequence.in_flight = 0;
+        }
+        self.abort(Failure::Backend(error.to_string()), effects);
+        for at in (0..self.running.len()).rev() {
+            self.settle(at);
+        }
+    }
+
+    fn recycle(&mut self, mut flight: Flight) {
+        flight.rows.clear();
+        self.spare_rows.push(flight.rows);
+    }
+}

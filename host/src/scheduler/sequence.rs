@@ -1,0 +1,131 @@
+//! One request's tokens, blocks and place in the life of a sequence.
+
+use super::RequestId;
+use crate::request::Request;
+use met_backend_api::{Sampling, TokenBias, TokenCount, abi::SampledBy};
+
+/// Where a sequence stands. A later `Swapped` is one more parked state beside `Preempted`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// In the line, never admitted.
+    Waiting,
+    /// Its tokens are being put into the cache.
+    Prefilling,
+    /// It has sampled a token since it was admitted: one row a step.
+    Active,
+    /// Its blocks were taken; it is back in the line, or will be when its last step in flight comes back.
+    Preempted,
+    /// Its last event was sent; it holds its blocks until its last step in flight comes back.
+    Leaving,
+}
+
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub id: RequestId,
+    pub state: State,
+    /// The client is slow: it takes no part in steps.
+    pub paused: bool,
+    /// The prompt, then what was generated and collected.
+    pub tokens: Vec<u32>,
+    pub prompt: u32,
+    pub max_tokens: u32,
+    /// Tokens whose place in the cache is written, or being written by a step in flight.
+    pub placed: u32,
+    /// The highest `placed` that was collected, over all admissions.
+    pub computed: u32,
+    /// Steps in flight with a row of it.
+    pub in_flight: u32,
+    /// Tokens sampled by steps in flight, and by which row the newest.
+    pub pending: u32,
+    pub newest: Option<SampledBy>,
+    pub blocks: Vec<u32>,
+    pub sampling: Sampling,
+    pub stop_tokens: Vec<u32>,
+    pub top_logprobs: u32,
+    pub bias: Vec<TokenBias>,
+    /// Sorted by token; empty where no penalty is used.
+    pub counts: Vec<TokenCount>,
+}
+
+impl Sequence {
+    pub fn new(id: RequestId, request: Request) -> Self {
+        let sampling = request.sampling;
+        let counts = if uses_counts(&sampling) {
+            count_prompt(&request.prompt)
+        } else {
+            Vec::new()
+        };
+        Self {
+            id,
+            state: State::Waiting,
+            paused: false,
+            prompt: request.prompt.len() as u32,
+            tokens: request.prompt,
+            max_tokens: request.max_tokens,
+            placed: 0,
+            computed: 0,
+            in_flight: 0,
+            pending: 0,
+            newest: None,
+            blocks: Vec::new(),
+            sampling,
+            stop_tokens: request.stop_tokens,
+            top_logprobs: request.top_logprobs.unwrap_or(0),
+            bias: request
+                .bias
+                .iter()
+                .map(|&(token, bias)| TokenBias { token, bias })
+                .collect(),
+            counts,
+        }
+    }
+
+    /// Tokens that exist, those sampled by steps in flight included.
+    pub fn total(&self) -> u32 {
+        self.tokens.len() as u32 + self.pending
+    }
+
+    /// Tokens generated and collected.
+    pub fn generated(&self) -> u32 {
+        self.tokens.len() as u32 - self.prompt
+    }
+
+    /// Whether it holds blocks that it may go on with.
+    pub fn is_admitted(&self) -> bool {
+        matches!(self.state, State::Prefilling | State::Active)
+    }
+
+    /// Whether a row of it can be in the next step.
+    pub fn is_runnable(&self) -> bool {
+        // The penalties need every earlier token on the host, so such a sequence isn't run ahead.
+        let known = self.pending == 0 || !uses_counts(&self.sampling);
+        self.is_admitted() && !self.paused && known && self.generated() + self.pending < self.max_tokens
+    }
+
+    /// Appends a generated token.
+    pub fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+        if uses_counts(&self.sampling) {
+            match self.counts.binary_search_by_key(&token, |count| count.token) {
+                Ok(at) => self.counts[at].generated += 1,
+                Err(at) => self.counts.insert(at, TokenCount { token, generated: 1 }),
+            }
+        }
+    }
+}
+
+fn uses_counts(sampling: &Sampling) -> bool {
+    sampling.repetition_penalty != 1.0
+        || sampling.presence_penalty != 0.0
+        || sampling.frequency_penalty != 0.0
+}
+
+fn count_prompt(prompt: &[u32]) -> Vec<TokenCount> {
+    let mut tokens = prompt.to_vec();
+    tokens.sort_unstable();
+    tokens.dedup();
+    tokens
+        .into_iter()
+        .map(|token| TokenCount { token, generated: 0 })
+        .collect()
+}

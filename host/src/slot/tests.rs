@@ -1,0 +1,65 @@
+//! Leases against switches and shutdowns.
+
+use super::*;
+use crate::engine::{Engine, EngineOptions, testing::FakeDevice};
+
+fn generation(slot: &Slot<()>) -> Arc<Generation<()>> {
+    let device = || Ok(Box::new(FakeDevice::new(64, 4, 4)) as Box<dyn crate::engine::DeviceIo>);
+    let engine = Engine::start(slot.name(), EngineOptions::default(), device).expect("a fake device opens");
+    Generation::new(slot.next_number(), engine, Arc::new(()))
+}
+
+#[test]
+fn a_name_without_a_slot_and_a_slot_without_a_generation_are_told_apart() {
+    let slots = Slots::<()>::new();
+    assert!(matches!(
+        slots.lease("chat"),
+        Err(LeaseError::UnknownModel { .. })
+    ));
+    assert!(!slots.is_ready());
+    let slot = slots.add("chat");
+    assert!(matches!(slots.lease("chat"), Err(LeaseError::NotReady { .. })));
+    slot.switch(Some(generation(&slot)));
+    assert_eq!(slots.lease("chat").map(|lease| lease.number()), Ok(1));
+    assert!(slots.is_ready());
+    slots.shutdown(Duration::ZERO);
+}
+
+#[test]
+fn a_lease_keeps_the_generation_it_was_taken_on_through_a_switch() {
+    let slots = Slots::new();
+    let slot = slots.add("chat");
+    slot.switch(Some(generation(&slot)));
+    let old = slots.lease("chat").expect("ready");
+    let incumbent = slot.switch(Some(generation(&slot))).expect("was there");
+    assert_eq!(
+        (old.number(), slots.lease("chat").expect("ready").number()),
+        (1, 2)
+    );
+    assert_eq!(
+        (incumbent.leases(), slot.current().expect("there").leases()),
+        (1, 0)
+    );
+
+    let waiting = std::thread::spawn(move || incumbent.shutdown(Duration::from_secs(60)));
+    drop(old);
+    assert!(waiting.join().expect("no panic").is_clean());
+    assert!(slots.is_ready());
+    assert!(slots.shutdown(Duration::ZERO)[0].report.is_clean());
+}
+
+#[test]
+fn a_closed_generation_gives_no_lease_and_its_deadline_holds() {
+    let slots = Slots::new();
+    let slot = slots.add("chat");
+    slot.switch(Some(generation(&slot)));
+    let kept = slots.lease("chat").expect("ready");
+    let ends = slots.shutdown(Duration::from_millis(50));
+    assert_eq!(
+        (ends[0].slot.as_str(), ends[0].generation, ends[0].leases),
+        ("chat", 1, 1)
+    );
+    assert!(ends[0].report.is_clean(), "{:?}", ends[0].report);
+    assert!(!kept.hold());
+    assert!(matches!(slots.lease("chat"), Err(LeaseError::NotReady { .. })));
+}
