@@ -244,6 +244,10 @@ impl<'a> Runner<'a> {
             self.inbox.close();
             self.board.set_state(EngineState::Fenced(reason));
         }
+        if !self.effects.is_empty() {
+            // Before the events, so that a client who has seen one finds it in the figures.
+            self.publish();
+        }
         while !self.effects.is_empty() {
             let mut effects = std::mem::replace(&mut self.effects, std::mem::take(&mut self.delivered));
             for Effect::Emit { id, event } in effects.drain(..) {
