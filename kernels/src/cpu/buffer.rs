@@ -55,19 +55,22 @@ impl<T: Element> Buffer<T> {
                 Error::exhausted(format!("{owner} of {len} elements exceeds the address space"))
             })?;
         let serial = ledger.enter(Kind::Memory, owner, bytes as u64)?;
-        match map_pages(bytes) {
-            Ok(start) => Ok(Self {
-                start: start.cast(),
-                len,
-                entry: Some((ledger.clone(), serial)),
-            }),
-            Err(cause) => {
-                ledger.strike(serial)?;
-                Err(Error::exhausted(format!(
-                    "the system refused {bytes} bytes for {owner}: {cause}; free memory or load a smaller model"
-                )))
-            }
-        }
+        let start = map_pages(bytes).map_err(|cause| {
+            // The entry was made just now.
+            let _ = ledger.strike(serial);
+            Error::exhausted(format!(
+                "the system refused {bytes} bytes for {owner}: {cause}; free memory or load a smaller model"
+            ))
+        })?;
+        let address = start.as_ptr() as usize;
+        // SAFETY: the mapping made above; its owner, below, is out of use when it releases, and a sweep follows
+        // the last use by its contract.
+        ledger.attach(serial, Box::new(move || unsafe { unmap_pages(address, bytes) }))?;
+        Ok(Self {
+            start: start.cast(),
+            len,
+            entry: Some((ledger.clone(), serial)),
+        })
     }
 
     /// Its size in bytes.
@@ -81,23 +84,27 @@ impl<T: Element> Buffer<T> {
     }
 
     fn free(&mut self) -> Result<u64> {
-        let Some((ledger, serial)) = self.entry.take() else {
-            return Ok(0);
-        };
-        if self.bytes() > 0 {
-            // SAFETY: `start` is a mapping of this size that this object owns; nobody can borrow it any more
-            // (`&mut self`, and callers drop the object next).
-            let status = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes()) };
-            if status != 0 {
-                let cause = std::io::Error::last_os_error();
-                return Err(Error::bug(format!(
-                    "unmapping {} bytes failed: {cause}",
-                    self.bytes()
-                )));
-            }
+        match self.entry.take() {
+            Some((ledger, serial)) => ledger.release(serial),
+            None => Ok(0),
         }
-        ledger.strike(serial)
     }
+}
+
+/// Gives pages back to the system.
+///
+/// # Safety
+/// They must be a mapping of this size that nobody uses any more.
+unsafe fn unmap_pages(address: usize, bytes: usize) -> Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    if unsafe { libc::munmap(address as *mut libc::c_void, bytes) } != 0 {
+        let cause = std::io::Error::last_os_error();
+        return Err(Error::bug(format!("unmapping {bytes} bytes failed: {cause}")));
+    }
+    Ok(())
 }
 
 /// New zeroed pages; a dangling pointer for no bytes.
