@@ -7,11 +7,12 @@ pub mod formats;
 pub mod ledger;
 pub mod ops;
 pub mod reference;
+pub mod sample;
 pub mod step;
 pub mod tensor_type;
 
 pub use error::{Error, ErrorKind, Result};
-pub use ledger::{Entry, Kind, Ledger, Serial};
+pub use ledger::{Entry, Kind, Ledger, Serial, Swept};
 pub use ops::{
     Activation, AttentionShape, Linear, Ops, RopeTable, SharedBytes, StepRow, StepRows, WeightFootprint,
     WeightSource,
