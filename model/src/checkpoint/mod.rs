@@ -67,6 +67,23 @@ impl Checkpoint {
         })
     }
 
+    /// The values of a tensor of shape `[len]` of any type; `None` where there is no such tensor.
+    pub fn floats(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
+        let Some(tensor) = self.tensor(name) else {
+            return Ok(None);
+        };
+        if tensor.shape != [len] {
+            return Err(Error::invalid(format!(
+                "tensor `{name}` has shape {:?}, but the metadata asks for [{len}]",
+                tensor.shape
+            )));
+        }
+        let mut values = vec![0.0; len];
+        let bytes = self.source.bytes().get(tensor.range.clone()).unwrap_or_default();
+        met_kernels::formats::dequantize(tensor.ty, bytes, &mut values)?;
+        Ok(Some(values))
+    }
+
     /// Tells the system that a tensor's mapped pages aren't needed soon. Reading them later is still right.
     pub fn forget(&self, name: &str) {
         if let Some(tensor) = self.tensor(name) {

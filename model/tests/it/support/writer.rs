@@ -1,7 +1,5 @@
 //! Writes small GGUF files.
 
-#![allow(dead_code)]
-
 use met_kernels::TensorType;
 
 /// A value to write.

@@ -1,10 +1,9 @@
 //! GGUF files that are right are read; files that are wrong give an error that names the field.
 
-mod support;
 
 use met_kernels::TensorType;
 use met_model::{Checkpoint, ErrorKind, checkpoint::Array};
-use support::{Value, Writer};
+use crate::support::{Value, Writer};
 
 fn sample() -> Writer {
     let mut w = Writer::default();

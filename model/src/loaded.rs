@@ -1,0 +1,410 @@
+//! A model behind the boundary, over any operations.
+
+use crate::{
+    Checkpoint, Error, Llama, LlamaConfig, Result,
+    arena::LOGITS_ROWS,
+    convert,
+    kv::{BLOCK_SIZE, KvSize},
+    pools::Pools,
+    step::{Limits, SampledTokens, Step},
+};
+use met_backend_api::{
+    self as abi, Batch, ModelInfo, ModelSpec, ReleaseReport, ReleaseStep, ResourceReport, Row, RowOutput,
+    Ticket, TokenLogprob, Want,
+    sdk::{BackendModel, Host, Output},
+};
+use met_kernels::{
+    ErrorKind, Ops, StepRows,
+    sample::{self, Adjustments, Sampler},
+};
+use std::{cell::RefCell, ops::Range, rc::Rc};
+
+/// The most tokens of a batch that may be asked for.
+const MAX_BATCH_TOKENS: u32 = 1 << 16;
+
+/// A loaded model. It shares its operations with the backend that loaded it.
+///
+/// A step is computed as far as its sampled tokens in `submit`; rows that want logits get them in `collect`,
+/// straight into the caller's memory.
+pub struct LoadedModel<O: Ops> {
+    ops: Rc<RefCell<O>>,
+    model: Llama,
+    pools: Pools<O>,
+    info: ModelInfo,
+    resources: Vec<ResourceReport>,
+    limits: Limits,
+    sampler: Sampler,
+    /// Logits of the rows that are being sampled.
+    logits: Vec<f32>,
+    sampled: SampledTokens,
+    outstanding: Option<Outstanding>,
+    released: bool,
+}
+
+/// A step that was submitted and not collected.
+struct Outstanding {
+    rows: Vec<RowOutput>,
+    top: Vec<TokenLogprob>,
+    /// Rows of the arena's `normed` whose logits the caller gets.
+    logits: Vec<u32>,
+}
+
+impl<O: Ops> LoadedModel<O> {
+    /// Loads the checkpoint that `spec` names. `free_memory` is asked once the weights are loaded.
+    ///
+    /// After an error everything that was allocated is released.
+    pub fn load(
+        ops: Rc<RefCell<O>>,
+        host: &Host,
+        spec: &ModelSpec,
+        free_memory: impl FnOnce() -> u64,
+    ) -> Result<Self> {
+        let checkpoint = Checkpoint::open(spec.path.as_str())?;
+        let config = LlamaConfig::from_checkpoint(&checkpoint)?;
+        let context = check_spec(spec, &config)?;
+        let (model, bound) = Llama::bind(config, &checkpoint)?;
+        let mut pools = Pools::default();
+        let fill = || {
+            let ops = &mut *ops.borrow_mut();
+            pools.weights.load(&bound, &checkpoint, ops, |done, total| {
+                host.progress("weights".into(), done, total);
+                if host.cancelled() {
+                    return Err(Error::new(
+                        ErrorKind::Cancelled,
+                        "the load was cancelled by the host",
+                    ));
+                }
+                Ok(())
+            })?;
+            let kv = KvSize::new(
+                model.config(),
+                context,
+                spec.max_rows as usize,
+                spec.kv_bytes,
+                free_memory(),
+            )?;
+            pools.kv.alloc(ops, model.config(), kv)?;
+            pools
+                .arena
+                .alloc(ops, model.config(), spec.max_batch_tokens as usize)?;
+            Ok(kv)
+        };
+        let kv = match fill() {
+            Ok(kv) => kv,
+            Err(error) => {
+                for (label, released) in pools.release(&mut ops.borrow_mut()) {
+                    if let Some(failed) = released.error {
+                        abi::event!(
+                            Error,
+                            "{label} was left for the sweep after a failed load: {failed}"
+                        );
+                    }
+                }
+                return Err(error);
+            }
+        };
+        let info = describe(&checkpoint, model.config(), spec, context.min(kv.positions()), kv);
+        Ok(Self {
+            ops,
+            limits: Limits {
+                vocab: model.config().vocab,
+                context: info.context_length as usize,
+                block_size: BLOCK_SIZE,
+                blocks: kv.blocks,
+                rows: spec.max_rows as usize,
+                tokens: spec.max_batch_tokens as usize,
+            },
+            resources: resources(&mut pools),
+            model,
+            pools,
+            info,
+            sampler: Sampler::default(),
+            logits: Vec::new(),
+            sampled: SampledTokens::default(),
+            outstanding: None,
+            released: false,
+        })
+    }
+
+    fn start(&mut self, batch: &Batch<'_>) -> Result<Ticket> {
+        self.check_alive()?;
+        if self.outstanding.is_some() {
+            return Err(Error::invalid(format!(
+                "ticket {} has not been collected, and one may be outstanding at a time",
+                self.sampled.ticket
+            )));
+        }
+        let step = Step::new(batch, &self.limits, &self.sampled)?;
+        self.forward(&step)?;
+        let outstanding = self.choose(batch.rows.as_slice(), &step.wanted_by_row)?;
+        self.sampled = SampledTokens {
+            ticket: self.sampled.ticket + 1,
+            rows: sampled_tokens(batch.rows.as_slice(), &outstanding.rows),
+        };
+        self.outstanding = Some(outstanding);
+        Ok(self.sampled.ticket)
+    }
+
+    fn forward(&mut self, step: &Step<'_>) -> Result<()> {
+        let ops = &mut *self.ops.borrow_mut();
+        let begun = ops.begin(&StepRows {
+            tokens: &step.tokens,
+            rows: &step.rows,
+        })?;
+        let mut buffers = self.pools.arena.buffers()?;
+        self.model.forward(
+            ops,
+            &self.pools.weights,
+            self.pools.kv.get()?,
+            &mut buffers,
+            &begun,
+            step.tokens.len(),
+            &step.wanted,
+        )
+    }
+
+    /// Samples the rows that want a token, and notes the others.
+    fn choose(&mut self, rows: &[Row<'_>], wanted: &[Range<u32>]) -> Result<Outstanding> {
+        let mut out = Outstanding {
+            rows: vec![RowOutput::default(); rows.len()],
+            top: Vec::new(),
+            logits: Vec::new(),
+        };
+        let mut sampling = Vec::new();
+        for (i, (row, wanted)) in rows.iter().zip(wanted).enumerate() {
+            match row.want {
+                Want::Token => sampling.push((i, wanted.start)),
+                _ => out.logits.extend(wanted.clone()),
+            }
+        }
+        let vocab = self.limits.vocab;
+        for chunk in sampling.chunks(LOGITS_ROWS) {
+            let normed: Vec<u32> = chunk.iter().map(|&(_, row)| row).collect();
+            let mut logits = std::mem::take(&mut self.logits);
+            logits.resize(chunk.len() * vocab, 0.0);
+            let computed = self.compute_logits(&normed, &mut logits);
+            self.logits = logits;
+            computed?;
+            for (&(i, _), logits) in chunk.iter().zip(self.logits.chunks_exact(vocab)) {
+                out.rows[i] = choose_token(&mut self.sampler, logits, &rows[i], &mut out.top);
+            }
+        }
+        Ok(out)
+    }
+
+    fn compute_logits(&mut self, normed: &[u32], out: &mut [f32]) -> Result<()> {
+        let mut buffers = self.pools.arena.buffers()?;
+        let ops = &mut *self.ops.borrow_mut();
+        self.model
+            .logits(ops, &self.pools.weights, &mut buffers, normed, out)
+    }
+
+    fn finish(&mut self, ticket: Ticket, out: &mut Output<'_>) -> Result<()> {
+        self.check_alive()?;
+        let vocab = self.limits.vocab;
+        let Some(step) = self.outstanding.take_if(|_| ticket == self.sampled.ticket) else {
+            return Err(Error::invalid(format!("ticket {ticket} is not outstanding")));
+        };
+        let needed = [step.rows.len(), step.top.len(), step.logits.len() * vocab];
+        let given = [out.rows.len(), out.top.len(), out.logits.len()];
+        if needed.iter().zip(given).any(|(needed, given)| given < *needed) {
+            self.outstanding = Some(step);
+            return Err(Error::invalid(format!(
+                "the output has room for {given:?} rows, top log-probabilities and logits, but {needed:?} are needed"
+            )));
+        }
+        out.rows[..step.rows.len()].copy_from_slice(&step.rows);
+        out.top[..step.top.len()].copy_from_slice(&step.top);
+        for (rows, logits) in step
+            .logits
+            .chunks(LOGITS_ROWS)
+            .zip(out.logits.chunks_mut(LOGITS_ROWS * vocab))
+        {
+            self.compute_logits(rows, &mut logits[..rows.len() * vocab])?;
+        }
+        Ok(())
+    }
+
+    /// Checks the arguments of a copy of blocks and returns the bytes of one.
+    fn check_copy(&self, blocks: &[u32], bytes: usize) -> Result<usize> {
+        self.check_alive()?;
+        if let Some(block) = blocks.iter().find(|&&block| block as usize >= self.limits.blocks) {
+            return Err(Error::invalid(format!(
+                "block {block} is not one of the {} there are",
+                self.limits.blocks
+            )));
+        }
+        let block_bytes = self.info.block_bytes as usize;
+        if blocks.len().checked_mul(block_bytes) != Some(bytes) {
+            return Err(Error::invalid(format!(
+                "{} blocks of {block_bytes} bytes don't make {bytes} bytes",
+                blocks.len()
+            )));
+        }
+        Ok(block_bytes)
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        if self.released {
+            return Err(Error::invalid("the model's pools were released"));
+        }
+        Ok(())
+    }
+}
+
+impl<O: Ops + 'static> BackendModel for LoadedModel<O> {
+    fn info(&self) -> Result<ModelInfo, abi::Error> {
+        Ok(self.info.clone())
+    }
+
+    fn resources(&self) -> Result<Vec<ResourceReport>, abi::Error> {
+        Ok(self.resources.clone())
+    }
+
+    fn submit(&mut self, batch: &Batch<'_>) -> Result<Ticket, abi::Error> {
+        self.start(batch).map_err(convert::error)
+    }
+
+    fn collect(&mut self, ticket: Ticket, out: &mut Output<'_>) -> Result<(), abi::Error> {
+        self.finish(ticket, out).map_err(convert::error)
+    }
+
+    fn copy_blocks_out(&mut self, blocks: &[u32], data: &mut [u8]) -> Result<(), abi::Error> {
+        let mut copy = || {
+            let bytes = self.check_copy(blocks, data.len())?;
+            let (ops, kv) = (&mut *self.ops.borrow_mut(), self.pools.kv.get()?);
+            let mut parts = blocks.iter().zip(data.chunks_exact_mut(bytes));
+            parts.try_for_each(|(&block, data)| ops.read_block(kv, block, data))
+        };
+        copy().map_err(convert::error)
+    }
+
+    fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), abi::Error> {
+        let mut copy = || {
+            let bytes = self.check_copy(blocks, data.len())?;
+            let (ops, kv) = (&mut *self.ops.borrow_mut(), self.pools.kv.get()?);
+            let mut parts = blocks.iter().zip(data.chunks_exact(bytes));
+            parts.try_for_each(|(&block, data)| ops.write_block(kv, block, data))
+        };
+        copy().map_err(convert::error)
+    }
+
+    fn release_pools(&mut self) -> Result<ReleaseReport, abi::Error> {
+        if std::mem::replace(&mut self.released, true) {
+            return Ok(ReleaseReport::default());
+        }
+        self.outstanding = None;
+        self.logits = Vec::new();
+        let steps = self.pools.release(&mut self.ops.borrow_mut());
+        self.resources = resources(&mut self.pools);
+        let steps = steps.into_iter().map(|(label, released)| ReleaseStep {
+            label: label.into(),
+            bytes: released.bytes,
+            error: released.error.map(convert::error).into(),
+        });
+        Ok(ReleaseReport {
+            steps: steps.collect(),
+        })
+    }
+}
+
+fn resources<O: Ops>(pools: &mut Pools<O>) -> Vec<ResourceReport> {
+    let reports = pools.report().into_iter().map(|pool| ResourceReport {
+        label: pool.label.into(),
+        bytes: pool.bytes,
+        allocations: pool.allocations,
+    });
+    reports.collect()
+}
+
+/// Checks what the host asks for and returns the context.
+fn check_spec(spec: &ModelSpec, config: &LlamaConfig) -> Result<usize> {
+    if spec.max_rows == 0 || spec.max_batch_tokens < spec.max_rows || spec.max_batch_tokens > MAX_BATCH_TOKENS
+    {
+        return Err(Error::invalid(format!(
+            "batches of {} rows and {} tokens are asked for, but there must be at least one row, as many tokens as rows, and at most {MAX_BATCH_TOKENS} tokens",
+            spec.max_rows, spec.max_batch_tokens
+        )));
+    }
+    match spec.context as usize {
+        0 => Ok(config.context),
+        asked if asked <= config.context => Ok(asked),
+        asked => Err(Error::invalid(format!(
+            "a context of {asked} tokens is asked for, but the model was made for {}",
+            config.context
+        ))),
+    }
+}
+
+fn describe(
+    checkpoint: &Checkpoint,
+    config: &LlamaConfig,
+    spec: &ModelSpec,
+    context: usize,
+    kv: KvSize,
+) -> ModelInfo {
+    ModelInfo {
+        architecture: config.architecture.clone().into(),
+        name: config.name.clone().into(),
+        quantization: checkpoint.quantization().into(),
+        weights_identity: checkpoint.identity().into(),
+        parameters: checkpoint.parameters(),
+        vocab_size: config.vocab as u32,
+        context_length: context as u32,
+        block_size: BLOCK_SIZE as u32,
+        block_count: kv.blocks as u32,
+        block_bytes: kv.block_bytes,
+        state_slots: 0,
+        state_bytes: 0,
+        max_rows: spec.max_rows,
+        max_batch_tokens: spec.max_batch_tokens,
+        max_in_flight: 1,
+    }
+}
+
+fn choose_token(
+    sampler: &mut Sampler,
+    logits: &[f32],
+    row: &Row<'_>,
+    top: &mut Vec<TokenLogprob>,
+) -> RowOutput {
+    let Some(distribution) = sample::Row::new(logits) else {
+        // As many entries as were asked for, so that the rows after it find theirs.
+        top.extend(std::iter::repeat_n(
+            TokenLogprob::default(),
+            row.top_logprobs as usize,
+        ));
+        return RowOutput {
+            not_finite: true,
+            top: row.top_logprobs,
+            ..RowOutput::default()
+        };
+    };
+    let adjustments = Adjustments {
+        counts: row.counts.as_slice().iter().map(|c| (c.token, c.generated)),
+        bias: row.bias.as_slice().iter().map(|b| (b.token, b.bias)),
+        mask: row.mask.as_slice(),
+    };
+    let position = row.position + row.tokens.len().max(1) as u32;
+    let sampled = sampler.sample(
+        &distribution,
+        &convert::sampling(&row.sampling),
+        position,
+        adjustments,
+    );
+    let best = distribution.top(row.top_logprobs as usize);
+    let listed = best.len() as u32;
+    top.extend(best.into_iter().map(convert::logprob));
+    RowOutput {
+        sampled: convert::logprob(sampled),
+        not_finite: false,
+        top: listed,
+    }
+}
+
+fn sampled_tokens(rows: &[Row<'_>], outputs: &[RowOutput]) -> Vec<Option<u32>> {
+    rows.iter()
+        .zip(outputs)
+        .map(|(row, out)| (row.want == Want::Token && !out.not_finite).then_some(out.sampled.token))
+        .collect()
+}

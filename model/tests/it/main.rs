@@ -1,0 +1,5 @@
+//! Tests of a model, from the bytes of its file to the release of its pools.
+
+mod checkpoint;
+mod forward;
+mod support;

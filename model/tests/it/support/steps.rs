@@ -1,0 +1,99 @@
+use super::TestHost;
+use met_backend_api::{
+    Batch, ModelSpec, NO_SLOT, Row, RowOutput, Sampling, Want,
+    abi_stable::std_types::{RNone, RSlice},
+    sdk::{BackendModel, Output},
+};
+use met_kernels::Ops;
+use met_model::LoadedModel;
+use std::{cell::RefCell, rc::Rc};
+
+pub fn spec(path: &str) -> ModelSpec {
+    ModelSpec {
+        path: path.into(),
+        context: 0,
+        max_rows: 8,
+        max_batch_tokens: 128,
+        kv_bytes: 8 << 20,
+    }
+}
+
+pub fn load<O: Ops + 'static>(ops: O, path: &str) -> LoadedModel<O> {
+    let ops = Rc::new(RefCell::new(ops));
+    LoadedModel::load(ops, &TestHost::quiet(), &spec(path), || u64::MAX).unwrap()
+}
+
+/// One sequence's part of a step, owned.
+#[derive(Clone)]
+pub struct Sequence {
+    pub tokens: Vec<u32>,
+    pub position: u32,
+    pub blocks: Vec<u32>,
+    pub want: Want,
+    pub sampling: Sampling,
+    pub top_logprobs: u32,
+}
+
+impl Sequence {
+    pub fn new(tokens: &[u32], position: u32, blocks: &[u32], want: Want) -> Self {
+        Self {
+            tokens: tokens.to_vec(),
+            position,
+            blocks: blocks.to_vec(),
+            want,
+            sampling: Sampling::default(),
+            top_logprobs: 0,
+        }
+    }
+
+    pub fn row(&self) -> Row<'_> {
+        Row {
+            tokens: RSlice::from_slice(&self.tokens),
+            input: RNone,
+            position: self.position,
+            blocks: RSlice::from_slice(&self.blocks),
+            state_slot: NO_SLOT,
+            want: self.want,
+            top_logprobs: self.top_logprobs,
+            sampling: self.sampling,
+            counts: RSlice::EMPTY,
+            bias: RSlice::EMPTY,
+            mask: RSlice::EMPTY,
+        }
+    }
+}
+
+/// Runs one step and gives the logits that its rows wanted.
+pub fn all_logits<O: Ops + 'static>(
+    model: &mut LoadedModel<O>,
+    sequences: &[Sequence],
+) -> (Vec<RowOutput>, Vec<Vec<f32>>) {
+    let rows: Vec<_> = sequences.iter().map(Sequence::row).collect();
+    let wanted: usize = sequences
+        .iter()
+        .map(|s| match s.want {
+            Want::Logits => 1,
+            Want::AllLogits => s.tokens.len(),
+            _ => 0,
+        })
+        .sum();
+    let vocab = model.info().unwrap().vocab_size as usize;
+    let mut out = vec![RowOutput::default(); rows.len()];
+    let mut logits = vec![0.0; wanted * vocab];
+    let ticket = model
+        .submit(&Batch {
+            rows: RSlice::from_slice(&rows),
+        })
+        .unwrap();
+    model
+        .collect(
+            ticket,
+            &mut Output {
+                rows: &mut out,
+                top: &mut [],
+                logits: &mut logits,
+            },
+        )
+        .unwrap();
+    (out, logits.chunks(vocab).map(<[f32]>::to_vec).collect())
+}
