@@ -5,3 +5,4 @@ pub mod http;
 pub mod request;
 pub mod scheduler;
 pub mod slot;
+pub mod text;
