@@ -20,6 +20,8 @@ pub mod owner {
     pub const KV: &str = "kv cache";
     /// The threads that share an operation's work.
     pub const THREADS: &str = "thread team";
+    /// What an operation needs beside its operands.
+    pub const WORKSPACE: &str = "workspace";
 }
 
 /// What an entry is.

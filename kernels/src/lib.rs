@@ -6,6 +6,8 @@ pub mod error;
 pub mod formats;
 pub mod ledger;
 pub mod ops;
+#[cfg(any(test, feature = "testing"))]
+pub mod optest;
 pub mod reference;
 pub mod sample;
 pub mod step;

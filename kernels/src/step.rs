@@ -68,6 +68,13 @@ impl HostStep {
         &self.rows
     }
 
+    /// The position of each token in its sequence, in order.
+    pub fn positions(&self) -> impl Iterator<Item = usize> {
+        self.rows
+            .iter()
+            .flat_map(|row| row.position..row.position + row.tokens.len())
+    }
+
     /// The block table of a row of this step.
     pub fn blocks(&self, row: &HostRow) -> &[u32] {
         &self.blocks[row.blocks.clone()]

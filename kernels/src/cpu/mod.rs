@@ -1,11 +1,23 @@
-//! The CPU implementation.
+//! The CPU implementation: [`CpuOps`].
+//!
+//! A kernel is written once over [`simd`] vectors of 16 lanes and compiled for each instruction set; the
+//! [`Team`] shares its work among threads. Quantised products are in [`linear`].
 
-pub mod buffer;
+mod attention;
+mod buffer;
+mod elementwise;
 pub mod isa;
+mod kv;
 pub mod linear;
+mod ops;
+mod rope;
 pub mod simd;
 pub mod team;
+#[cfg(test)]
+mod tests;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Element};
 pub use isa::Isa;
+pub use kv::KvCache;
+pub use ops::{CpuOps, CpuStep, Tensor};
 pub use team::Team;

@@ -107,6 +107,15 @@ impl Team {
         })
     }
 
+    /// Calls `work` once with each of `items`, which it may change.
+    pub fn for_each<T: Send>(&self, items: &mut [T], work: impl Fn(&mut T) + Sync) -> Result<()> {
+        let start = Elements(items.as_mut_ptr());
+        self.run_tasks(items.len(), &|task| {
+            // SAFETY: `task` is below `items.len()`, and each is given out once, so no other borrow overlaps.
+            work(unsafe { &mut *start.at(task) });
+        })
+    }
+
     /// Ends and joins all threads and strikes them off the ledger. A second call does nothing.
     pub fn shutdown(&mut self) -> Result<()> {
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -128,6 +137,18 @@ impl Drop for Team {
     fn drop(&mut self) {
         // Only a bug makes it fail, and `shutdown` is the way that reports.
         let _ = self.shutdown();
+    }
+}
+
+/// The start of a slice whose elements threads use one each.
+struct Elements<T>(*mut T);
+
+// SAFETY: using an element is unsafe, and there the reason is given; `T: Send` lets another thread use it.
+unsafe impl<T: Send> Sync for Elements<T> {}
+
+impl<T> Elements<T> {
+    fn at(&self, index: usize) -> *mut T {
+        self.0.wrapping_add(index)
     }
 }
 
@@ -343,6 +364,16 @@ mod tests {
             );
             assert!(pieces.into_iter().flatten().eq(0..items));
         }
+    }
+
+    #[test]
+    fn for_each_changes_every_item_once() {
+        let team = Team::new(3, &Ledger::default()).unwrap();
+        let mut values: Vec<u32> = (0..100).collect();
+        let mut items: Vec<&mut [u32]> = values.chunks_mut(7).collect();
+        team.for_each(&mut items, |item| item.iter_mut().for_each(|x| *x += 1000))
+            .unwrap();
+        assert!(values.into_iter().eq(1000..1100));
     }
 
     #[test]
