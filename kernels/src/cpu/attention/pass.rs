@@ -7,6 +7,10 @@
 //! This is the blockwise softmax of FlashAttention (Dao et al., 2022) with the split over positions of
 //! Flash-Decoding (Dao et al., 2023).
 
+// Sums are indexed by query and vector on purpose: the compiler keeps them in registers only where the loops
+// have constant bounds.
+#![allow(clippy::needless_range_loop)]
+
 use crate::{
     AttentionShape,
     cpu::{

@@ -14,13 +14,13 @@ const EXP_HIGHEST: f32 = 88.37;
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     // ln 2 in two parts, the first with few bits, so that n · LN2_HIGH is exact.
-    const LN2_HIGH: f32 = 0.693_359_375;
+    const LN2_HIGH: f32 = 355.0 / 512.0;
     const LN2_LOW: f32 = (std::f64::consts::LN_2 - LN2_HIGH as f64) as f32;
     // (e^r − 1 − r) / r² on |r| ≤ ln 2 / 2, the least maximal relative error of e^r (3e-9).
     const SERIES: [f32; 5] = [
         0.001_381_459_8,
         0.008_368_717,
-        0.041_668_389,
+        0.041_668_39,
         0.166_665_21,
         0.499_999_94,
     ];
@@ -53,8 +53,8 @@ pub(crate) fn activate<S: Simd>(s: S, activation: Activation, x: S::V) -> S::V {
         Activation::Silu => x,
         Activation::GeluTanh => {
             // 2 · sqrt(2 / π), and that times 0.044715.
-            const LINEAR: f32 = 1.595_769_1;
-            const CUBIC: f32 = 0.071_354_814;
+            const LINEAR: f32 = 1.595_769_121_605_730_7_f64 as f32;
+            const CUBIC: f32 = LINEAR * 0.044_715;
             s.mul(x, s.fma(s.mul(x, x), s.splat(CUBIC), s.splat(LINEAR)))
         }
     };
