@@ -2,6 +2,7 @@
 
 pub mod engine;
 pub mod http;
+pub mod loader;
 pub mod request;
 pub mod scheduler;
 pub mod slot;

@@ -9,7 +9,7 @@ use met_backend_api::{
     event, export_backend,
     sdk::{Backend, BackendModel, Host, Output},
 };
-use std::{cell::RefCell, collections::VecDeque, path::PathBuf, time::Duration};
+use std::{cell::RefCell, collections::VecDeque, path::PathBuf, sync::mpsc, time::Duration};
 
 const VOCABULARY: u32 = 256;
 const WEIGHTS: u64 = 4096;
@@ -227,17 +227,20 @@ thread_local! {
     static KEPT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A thread that nobody joins, which ends when the file `until` appears.
+/// Starts a thread that nobody joins, which ends when the file `until` appears.
 fn keep_a_thread(until: PathBuf) -> Result<(), Error> {
+    let (started, wait) = mpsc::channel();
     std::thread::Builder::new()
         .name("echo-kept".to_owned())
         .spawn(move || {
+            drop(started);
             while !until.exists() {
                 std::thread::sleep(Duration::from_millis(2));
             }
         })
-        .map(drop)
-        .map_err(|e| Error::exhausted(format!("no thread: {e}")))
+        .map_err(|e| Error::exhausted(format!("no thread: {e}")))?;
+    let _: Result<(), mpsc::RecvError> = wait.recv();
+    Ok(())
 }
 
 /// A key of the C library whose destructor lies in this library, with a value on this thread.

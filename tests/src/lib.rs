@@ -1,1 +1,3 @@
-//! Under construction.
+//! What the whole-system tests share.
+
+pub mod plugins;

@@ -1,0 +1,188 @@
+//! Safe handles on a backend's objects. They live and die on the engine thread.
+
+use super::{
+    BackendError, DeviceInfo, LedgerEntry, ModelInfo, ProbeReport, ReleaseReport, ResourceReport, Services,
+    SweepReport, library::Shared, threads,
+};
+use abi_stable::std_types::{RResult, RSlice, RSliceMut};
+use met_backend_api::{
+    Batch, BatchOutput, Error, MemoryInfo, ModelSpec, OpenSpec, Row, Ticket,
+    abi::{BackendBox, ModelBox},
+    sdk::Output,
+};
+use std::{marker::PhantomData, mem::ManuallyDrop, sync::Arc};
+
+/// Goes to the engine thread, which opens the backend with it.
+#[derive(Debug)]
+pub struct Opener(Arc<Shared>);
+
+/// An opened device.
+///
+/// It stays on the thread that opened it:
+/// ```compile_fail
+/// fn can_be_sent<T: Send>() {}
+/// can_be_sent::<met_host::loader::Backend>();
+/// ```
+pub struct Backend(Object<BackendBox>);
+
+/// A loaded model. Drop it after [`release_pools`](Self::release_pools), and before the backend is swept.
+pub struct Model {
+    object: Object<ModelBox>,
+    info: ModelInfo,
+}
+
+impl Opener {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    /// Which devices the backend can open. The calling thread has to end before the library is closed.
+    pub fn probe(&self, services: &Services) -> Result<ProbeReport, BackendError> {
+        threads::adopt_current(self.0.owner);
+        let _scope = threads::act_for(self.0.owner);
+        let report = (self.0.module.probe())(services.for_backend()).into_result()?;
+        Ok(report.into())
+    }
+
+    /// Opens a device. The calling thread becomes the engine thread.
+    pub fn open(self, spec: &OpenSpec, services: &Services) -> Result<Backend, BackendError> {
+        threads::adopt_current(self.0.owner);
+        let scope = threads::act_for(self.0.owner);
+        let opened = (self.0.module.open())(services.for_backend(), spec).into_result()?;
+        drop(scope);
+        Ok(Backend(Object::new(opened, self.0)))
+    }
+}
+
+impl Backend {
+    /// The device that was opened.
+    pub fn info(&self) -> Result<DeviceInfo, BackendError> {
+        Ok(self.0.read(|b| b.info())?.into())
+    }
+
+    /// Memory now. Cheap enough for every step.
+    pub fn memory(&self) -> Result<MemoryInfo, BackendError> {
+        self.0.read(|b| b.memory())
+    }
+
+    /// Every live entry of the ledger, in order of serial number.
+    pub fn ledger(&self) -> Result<Vec<LedgerEntry>, BackendError> {
+        let entries = self.0.read(|b| b.ledger())?;
+        Ok(entries.into_iter().map(Into::into).collect())
+    }
+
+    /// Reads a checkpoint and makes the model's pools. Stops soon after [`Services::cancel`].
+    pub fn load_model(&mut self, spec: &ModelSpec) -> Result<Model, BackendError> {
+        let model = self.0.call(|b| b.load_model(spec))?;
+        let object = Object::new(model, self.0.shared.clone());
+        let info = object.read(|m| m.info())?.into();
+        Ok(Model { object, info })
+    }
+
+    /// Waits until all work of a stream (0 = default, 1 = prefill) is done.
+    pub fn synchronize(&mut self, stream: u32) -> Result<(), BackendError> {
+        self.0.call(|b| b.synchronize(stream))
+    }
+
+    /// Frees whatever the ledger still holds; after every model was dropped.
+    pub fn sweep_unreleased(&mut self) -> Result<SweepReport, BackendError> {
+        Ok(self.0.call(|b| b.sweep_unreleased())?.into())
+    }
+}
+
+impl Model {
+    /// What was loaded.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// One report a pool.
+    pub fn resources(&self) -> Result<Vec<ResourceReport>, BackendError> {
+        let reports = self.object.read(|m| m.resources())?;
+        Ok(reports.into_iter().map(Into::into).collect())
+    }
+
+    /// Starts a step. At most [`ModelInfo::max_in_flight`] may be outstanding. Allocates nothing.
+    pub fn submit(&mut self, rows: &[Row<'_>]) -> Result<Ticket, BackendError> {
+        let rows = RSlice::from_slice(rows);
+        self.object.call(|m| m.submit(Batch { rows }))
+    }
+
+    /// Waits for the oldest outstanding step and writes its results into the caller's memory, whose
+    /// lengths [`BatchOutput`] states. Allocates nothing.
+    pub fn collect(&mut self, ticket: Ticket, out: Output<'_>) -> Result<(), BackendError> {
+        let out = BatchOutput {
+            rows: RSliceMut::from_mut_slice(out.rows),
+            top: RSliceMut::from_mut_slice(out.top),
+            logits: RSliceMut::from_mut_slice(out.logits),
+        };
+        self.object.call(|m| m.collect(ticket, out))
+    }
+
+    /// Copies KV blocks to host memory: `data` is `blocks.len() × block_bytes`.
+    pub fn copy_blocks_out(&mut self, blocks: &[u32], data: &mut [u8]) -> Result<(), BackendError> {
+        let (blocks, data) = (RSlice::from_slice(blocks), RSliceMut::from_mut_slice(data));
+        self.object.call(|m| m.copy_blocks_out(blocks, data))
+    }
+
+    /// Copies KV blocks from host memory.
+    pub fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), BackendError> {
+        let (blocks, data) = (RSlice::from_slice(blocks), RSlice::from_slice(data));
+        self.object.call(|m| m.copy_blocks_in(blocks, data))
+    }
+
+    /// Copies a slot of recurrent state to host memory (`state_bytes` long).
+    pub fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), BackendError> {
+        let data = RSliceMut::from_mut_slice(data);
+        self.object.call(|m| m.save_state(slot, data))
+    }
+
+    /// Fills a slot of recurrent state; an empty `data` clears it.
+    pub fn restore_state(&mut self, slot: u32, data: &[u8]) -> Result<(), BackendError> {
+        let data = RSlice::from_slice(data);
+        self.object.call(|m| m.restore_state(slot, data))
+    }
+
+    /// Releases every pool in the fixed order; a second call reports no steps.
+    pub fn release_pools(&mut self) -> Result<ReleaseReport, BackendError> {
+        Ok(self.object.call(|m| m.release_pools())?.into())
+    }
+}
+
+/// An object of a library, which the library cannot be closed under. Threads that are started during a
+/// call on it belong to the library.
+struct Object<T> {
+    inner: ManuallyDrop<T>,
+    shared: Arc<Shared>,
+    stays_on_its_thread: PhantomData<*const ()>,
+}
+
+impl<T> Object<T> {
+    fn new(inner: T, shared: Arc<Shared>) -> Self {
+        Self {
+            inner: ManuallyDrop::new(inner),
+            shared,
+            stays_on_its_thread: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn read<R>(&self, call: impl FnOnce(&T) -> RResult<R, Error>) -> Result<R, BackendError> {
+        let _scope = threads::act_for(self.shared.owner);
+        call(&self.inner).into_result().map_err(BackendError::from)
+    }
+
+    #[inline]
+    fn call<R>(&mut self, call: impl FnOnce(&mut T) -> RResult<R, Error>) -> Result<R, BackendError> {
+        let _scope = threads::act_for(self.shared.owner);
+        call(&mut self.inner).into_result().map_err(BackendError::from)
+    }
+}
+
+impl<T> Drop for Object<T> {
+    fn drop(&mut self) {
+        let _scope = threads::act_for(self.shared.owner);
+        // SAFETY: dropped here and nowhere else; the library is held by `shared`, which goes after it.
+        unsafe { ManuallyDrop::drop(&mut self.inner) };
+    }
+}

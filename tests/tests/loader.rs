@@ -1,0 +1,361 @@
+//! Real libraries through the loader: a whole life, every way to be refused, every way to misbehave.
+
+use met_backend_api::abi_stable::std_types::{ROption, RSlice, Tuple2};
+use met_host::loader::{
+    self, Backend, BackendError, BackendSource, Builtins, ErrorKind, Library, LoadError, ModelSpec, NO_SLOT,
+    OpenSpec, Output, Row, RowOutput, Sampling, Services, Unload, Want,
+};
+use met_tests::plugins::{self, Edit};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock, mpsc},
+    thread,
+    time::Duration,
+};
+
+#[path = "../plugins/echo.rs"]
+mod echo;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_built_in_and_a_library_live_the_same_life() {
+    let library = life(&source(&echo_library()));
+    let built_in = life(&BackendSource::parse("builtin:echo", &builtins()).unwrap());
+    assert_eq!(library, built_in);
+    assert!(
+        library.iter().any(|line| line == "tokens 6, 9"),
+        "the echo of 5 and 8 is missing: {library:?}"
+    );
+}
+
+/// Runs a whole life; tells what every step gave.
+fn life(source: &BackendSource) -> Vec<String> {
+    let mut library = Library::load(source).unwrap();
+    let mut told = vec![format!("{} {}", library.name(), library.version())];
+    let opener = library.opener();
+    let engine = thread::spawn(move || -> Result<Vec<String>, BackendError> {
+        let mut told = vec![format!("{:?}", opener.probe(&Services::default())?)];
+        let mut backend = opener.open(&OpenSpec::default(), &Services::default())?;
+        told.push(format!(
+            "{:?} {:?} {:?}",
+            backend.info()?,
+            backend.memory()?,
+            backend.ledger()?
+        ));
+        let mut model = backend.load_model(&ModelSpec::default())?;
+        told.push(format!("{:?} {:?}", model.info(), model.resources()?));
+        let mut rows = [RowOutput::default(); 2];
+        let ticket = model.submit(&[row(&[4, 5]), row(&[8])])?;
+        model.collect(ticket, output(&mut rows))?;
+        told.push(format!(
+            "tokens {}, {}",
+            rows[0].sampled.token, rows[1].sampled.token
+        ));
+        let mut data = [0; 3];
+        model.copy_blocks_out(&[1, 2], &mut data)?;
+        model.copy_blocks_in(&[1, 2], &data)?;
+        told.push(format!("{data:?} {:?}", model.save_state(0, &mut data)));
+        told.push(format!(
+            "{:?} {:?}",
+            model.release_pools()?,
+            model.release_pools()?
+        ));
+        drop(model);
+        backend.synchronize(0)?;
+        told.push(format!("{:?}", backend.sweep_unreleased()?));
+        Ok(told)
+    });
+    told.extend(engine.join().unwrap().unwrap());
+    let is_library = !source.to_string().starts_with("builtin:");
+    let expected = if is_library {
+        Unload::Unmapped
+    } else {
+        Unload::BuiltIn
+    };
+    assert_eq!(library.close(PATIENCE), expected);
+    assert_eq!(library.close(PATIENCE), expected, "a second close gives the same");
+    told
+}
+
+#[test]
+fn a_file_that_is_no_backend_is_refused_in_one_line_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("readme.so");
+    fs::write(&text, "no library").unwrap();
+    let broken = folder.path().join("broken.so");
+    let library = fs::read(echo_library()).unwrap();
+    fs::write(&broken, &library[..library.len() / 2]).unwrap();
+    let stranger = plugins::plugin("stranger").unwrap();
+    for (file, what) in [
+        (&text, "not a shared library"),
+        (&broken, "not a shared library"),
+        (&stranger, "a library, but no backend (it exports no root module)"),
+        (&folder.path().join("missing.so"), "No such file"),
+        (&folder.path().to_owned(), "not a regular file"),
+    ] {
+        refused(file, what);
+    }
+    assert_eq!(mappings_of("stranger"), 0);
+    assert!(matches!(
+        BackendSource::parse("builtin:gpu", &builtins()),
+        Err(LoadError::UnknownBuiltIn { .. })
+    ));
+}
+
+#[test]
+fn another_version_of_the_contract_is_refused_by_number() {
+    let edits = [("lib.rs", "API_VERSION: u32 = 1", "API_VERSION: u32 = 2")];
+    let file = variant("api-2", &edits, &[]);
+    refused(
+        &file,
+        "built for version 2 of the backend API, this program has version 1",
+    );
+    assert_eq!(mappings_of("api_2"), 0);
+}
+
+#[test]
+fn another_layout_is_refused_at_the_field_that_differs() {
+    let edits = [("abi/device.rs", "pub ledger_count: u64", "pub ledger_count: u32")];
+    refused(
+        &variant("layout", &edits, &[]),
+        "at open.memory.ledger_count: mismatched type Expected: u64 Found: u32",
+    );
+    assert_eq!(mappings_of("layout"), 0);
+}
+
+fn refused(file: &Path, what: &str) {
+    let error = Library::load(&source(file)).unwrap_err().to_string();
+    assert!(error.contains(what), "{error}");
+    assert!(error.starts_with(&file.display().to_string()), "{error}");
+    assert!(!error.contains('\n') && error.len() < 700, "{error}");
+}
+
+#[test]
+fn a_panic_is_an_error_and_the_library_still_goes() {
+    let error = with_behaviour("panic in open", |_| Ok(())).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Bug);
+    assert!(error.message.contains("echo was told to panic"), "{error}");
+
+    let errors = with_behaviour("panic in submit", |backend| {
+        let mut model = backend.load_model(&ModelSpec::default())?;
+        let errors = [model.submit(&[row(&[1])]), model.submit(&[row(&[1])])];
+        assert_eq!(
+            model.release_pools()?.steps.len(),
+            1,
+            "release works after a panic"
+        );
+        Ok(errors.map(Result::unwrap_err))
+    });
+    let [first, second] = errors.unwrap();
+    assert!(first.message.contains("echo was told to panic"), "{first}");
+    assert!(second.message.contains("an earlier call panicked"), "{second}");
+
+    with_behaviour("panic in drop", |_| Ok(())).unwrap();
+}
+
+#[test]
+fn errors_keep_their_kind() {
+    let error = with_behaviour("something else", |_| Ok(())).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert_eq!(error.message, "unknown option behaviour = \"something else\"");
+    let spec = ModelSpec {
+        path: "missing.gguf".into(),
+        ..ModelSpec::default()
+    };
+    let error = with_option(None, move |backend| backend.load_model(&spec).map(drop)).unwrap_err();
+    assert_eq!(error.message, "missing.gguf does not exist");
+}
+
+#[test]
+fn thread_locals_and_keys_go_with_the_engine_thread() {
+    with_behaviour("thread-local with a destructor", |_| Ok(())).unwrap();
+    with_behaviour("key with a destructor", |_| Ok(())).unwrap();
+}
+
+/// Opens echo with a behaviour, runs `on_engine` on the engine thread, and expects the library to go.
+fn with_behaviour<T: Send + 'static>(
+    behaviour: &str,
+    on_engine: impl FnOnce(&mut Backend) -> Result<T, BackendError> + Send + 'static,
+) -> Result<T, BackendError> {
+    with_option(Some(("behaviour", behaviour)), on_engine)
+}
+
+fn with_option<T: Send + 'static>(
+    option: Option<(&str, &str)>,
+    on_engine: impl FnOnce(&mut Backend) -> Result<T, BackendError> + Send + 'static,
+) -> Result<T, BackendError> {
+    let mut library = Library::load(&source(&echo_library())).unwrap();
+    let opener = library.opener();
+    let spec = spec(option);
+    let engine = thread::spawn(move || on_engine(&mut opener.open(&spec, &Services::default())?));
+    let result = engine.join().unwrap();
+    assert_eq!(library.close(PATIENCE), Unload::Unmapped);
+    result
+}
+
+#[test]
+fn a_thread_that_stays_keeps_the_library_mapped_until_it_ends() {
+    assert!(
+        loader::watches_threads(),
+        "this executable does not export pthread_create"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let until = folder.path().join("until");
+    let mut library = Library::load(&source(&echo_library())).unwrap();
+    let (opener, spec) = (
+        library.opener(),
+        spec(Some(("thread until", until.to_str().unwrap()))),
+    );
+    let engine = thread::spawn(move || opener.open(&spec, &Services::default()).map(drop));
+    engine.join().unwrap().unwrap();
+    retained(&mut library, "its code still runs on echo-kept (thread ");
+    fs::write(&until, "").unwrap();
+    assert_eq!(library.close(PATIENCE), Unload::Unmapped);
+}
+
+#[test]
+fn an_engine_thread_that_was_not_joined_keeps_the_library_mapped() {
+    let mut library = Library::load(&source(&echo_library())).unwrap();
+    let opener = library.opener();
+    let (go, wait) = mpsc::channel::<()>();
+    let (done, opened) = mpsc::channel();
+    let engine = thread::Builder::new().name("engine-7".to_owned()).spawn(move || {
+        let spec = spec(Some(("behaviour", "thread-local with a destructor")));
+        let backend = opener.open(&spec, &Services::default());
+        done.send(()).unwrap();
+        wait.recv().unwrap();
+        drop(backend);
+        done.send(()).unwrap();
+        wait.recv().unwrap();
+    });
+    opened.recv().unwrap();
+    retained(&mut library, "1 of its objects are alive");
+    go.send(()).unwrap();
+    opened.recv().unwrap();
+    retained(&mut library, "its code still runs on engine-7 (thread ");
+    go.send(()).unwrap();
+    engine.unwrap().join().unwrap();
+    assert_eq!(library.close(PATIENCE), Unload::Unmapped);
+}
+
+fn retained(library: &mut Library, why: &str) {
+    match library.close(Duration::ZERO) {
+        Unload::Retained { reason } => assert!(reason.starts_with(why), "{reason}"),
+        other => panic!("expected it to be retained: {other:?}"),
+    }
+}
+
+#[test]
+fn a_file_that_is_overwritten_does_not_reach_the_running_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("live.so");
+    fs::copy(echo_library(), &file).unwrap();
+    let mut library = Library::load(&source(&file)).unwrap();
+    fs::write(&file, "something else").unwrap();
+    let opener = library.opener();
+    let engine = thread::spawn(move || opener.open(&OpenSpec::default(), &Services::default()).map(drop));
+    engine.join().unwrap().unwrap();
+    refused(&file, "not a shared library");
+    assert_eq!(library.close(PATIENCE), Unload::Unmapped);
+}
+
+#[test]
+fn progress_arrives_and_a_cancelled_load_stops() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = seen.clone();
+    let services = Services::new(move |p| {
+        sink.lock().unwrap().push((p.stage.to_owned(), p.done, p.total));
+        assert!(p.done < p.total, "a callback that panics at the end");
+    });
+    let mut library = Library::load(&source(&echo_library())).unwrap();
+    let (opener, at_engine) = (library.opener(), services.clone());
+    let engine = thread::spawn(move || {
+        let mut backend = opener.open(&OpenSpec::default(), &at_engine).unwrap();
+        let first = backend.load_model(&ModelSpec::default()).map(drop);
+        at_engine.cancel();
+        (first, backend.load_model(&ModelSpec::default()).map(drop))
+    });
+    let (first, second) = engine.join().unwrap();
+    first.unwrap();
+    assert_eq!(second.unwrap_err().kind, ErrorKind::Cancelled);
+    let weights = |done| ("weights".to_owned(), done, 4096);
+    assert_eq!(*seen.lock().unwrap(), [weights(0), weights(2048), weights(4096)]);
+    assert_eq!(library.close(PATIENCE), Unload::Unmapped);
+}
+
+#[test]
+fn a_library_that_is_linked_to_stay_is_reported_with_the_reason() {
+    let file = variant("staying", &[], &["-Wl,-z,nodelete"]);
+    let mut library = Library::load(&source(&file)).unwrap();
+    let reason = "it was linked with -z nodelete".to_owned();
+    assert_eq!(library.close(PATIENCE), Unload::Retained { reason });
+    assert_ne!(mappings_of("staying"), 0);
+}
+
+fn row(tokens: &[u32]) -> Row<'_> {
+    Row {
+        tokens: RSlice::from_slice(tokens),
+        input: ROption::RNone,
+        position: 0,
+        blocks: RSlice::EMPTY,
+        state_slot: NO_SLOT,
+        want: Want::Token,
+        top_logprobs: 0,
+        sampling: Sampling::default(),
+        counts: RSlice::EMPTY,
+        bias: RSlice::EMPTY,
+        mask: RSlice::EMPTY,
+    }
+}
+
+fn output(rows: &mut [RowOutput]) -> Output<'_> {
+    Output {
+        rows,
+        top: &mut [],
+        logits: &mut [],
+    }
+}
+
+fn spec(option: Option<(&str, &str)>) -> OpenSpec {
+    OpenSpec {
+        options: option
+            .map(|(name, value)| Tuple2(name.into(), value.into()))
+            .into_iter()
+            .collect(),
+        ..OpenSpec::default()
+    }
+}
+
+fn source(file: &Path) -> BackendSource {
+    BackendSource::parse(file.to_str().unwrap(), &builtins()).unwrap()
+}
+
+fn builtins() -> Builtins {
+    Builtins::default().with("echo", echo::root_module)
+}
+
+fn echo_library() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| plugins::plugin("echo").unwrap()).clone()
+}
+
+/// Echo built against another contract or with other linker arguments, under a name of its own.
+fn variant(name: &str, edits: &[Edit<'_>], link_arguments: &[&str]) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("variants").join(name);
+    let built = plugins::echo_with(&folder, edits, link_arguments).unwrap();
+    let named = folder.join(format!("{name}.so"));
+    fs::copy(built, &named).unwrap();
+    named
+}
+
+/// Mappings of staged copies of a library of this name.
+fn mappings_of(name: &str) -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines()
+        .filter(|line| line.contains("memfd:met-") && line.contains(name))
+        .count()
+}
