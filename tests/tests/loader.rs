@@ -1,10 +1,11 @@
 //! Real libraries through the loader: a whole life, every way to be refused, every way to misbehave.
 
-use met_backend_api::abi_stable::std_types::{ROption, RSlice, Tuple2};
-use met_host::loader::{
-    self, Backend, BackendError, BackendSource, Builtins, ErrorKind, Library, LoadError, ModelSpec, NO_SLOT,
-    OpenSpec, Output, Row, RowOutput, Sampling, Services, Unload, Want,
+use met_backend_api::{
+    Batch, Error, ErrorKind, ModelSpec, NO_SLOT, OpenSpec, Row, RowOutput, Sampling, Want,
+    abi_stable::std_types::{ROption, RSlice, Tuple2},
+    sdk::Output,
 };
+use met_host::loader::{self, Backend, BackendSource, Builtins, Library, LoadError, Services, Unload};
 use met_tests::plugins::{self, Edit};
 use std::{
     fs,
@@ -35,7 +36,7 @@ fn life(source: &BackendSource) -> Vec<String> {
     let mut library = Library::load(source).unwrap();
     let mut told = vec![format!("{} {}", library.name(), library.version())];
     let opener = library.opener();
-    let engine = thread::spawn(move || -> Result<Vec<String>, BackendError> {
+    let engine = thread::spawn(move || -> Result<Vec<String>, Error> {
         let mut told = vec![format!("{:?}", opener.probe(&Services::default())?)];
         let mut backend = opener.open(&OpenSpec::default(), &Services::default())?;
         told.push(format!(
@@ -47,7 +48,7 @@ fn life(source: &BackendSource) -> Vec<String> {
         let mut model = backend.load_model(&ModelSpec::default())?;
         told.push(format!("{:?} {:?}", model.info(), model.resources()?));
         let mut rows = [RowOutput::default(); 2];
-        let ticket = model.submit(&[row(&[4, 5]), row(&[8])])?;
+        let ticket = model.submit(batch(&[row(&[4, 5]), row(&[8])]))?;
         model.collect(ticket, output(&mut rows))?;
         told.push(format!(
             "tokens {}, {}",
@@ -140,7 +141,10 @@ fn a_panic_is_an_error_and_the_library_still_goes() {
 
     let errors = with_behaviour("panic in submit", |backend| {
         let mut model = backend.load_model(&ModelSpec::default())?;
-        let errors = [model.submit(&[row(&[1])]), model.submit(&[row(&[1])])];
+        let errors = [
+            model.submit(batch(&[row(&[1])])),
+            model.submit(batch(&[row(&[1])])),
+        ];
         assert_eq!(
             model.release_pools()?.steps.len(),
             1,
@@ -177,15 +181,15 @@ fn thread_locals_and_keys_go_with_the_engine_thread() {
 /// Opens echo with a behaviour, runs `on_engine` on the engine thread, and expects the library to go.
 fn with_behaviour<T: Send + 'static>(
     behaviour: &str,
-    on_engine: impl FnOnce(&mut Backend) -> Result<T, BackendError> + Send + 'static,
-) -> Result<T, BackendError> {
+    on_engine: impl FnOnce(&mut Backend) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
     with_option(Some(("behaviour", behaviour)), on_engine)
 }
 
 fn with_option<T: Send + 'static>(
     option: Option<(&str, &str)>,
-    on_engine: impl FnOnce(&mut Backend) -> Result<T, BackendError> + Send + 'static,
-) -> Result<T, BackendError> {
+    on_engine: impl FnOnce(&mut Backend) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
     let mut library = Library::load(&source(&echo_library())).unwrap();
     let opener = library.opener();
     let spec = spec(option);
@@ -307,6 +311,12 @@ fn row(tokens: &[u32]) -> Row<'_> {
         counts: RSlice::EMPTY,
         bias: RSlice::EMPTY,
         mask: RSlice::EMPTY,
+    }
+}
+
+fn batch<'a>(rows: &'a [Row<'a>]) -> Batch<'a> {
+    Batch {
+        rows: RSlice::from_slice(rows),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Many lives of a library leave nothing behind. Alone in its process, whose counts it compares.
 
-use met_backend_api::abi_stable::std_types::Tuple2;
-use met_host::loader::{BackendSource, Builtins, Library, ModelSpec, OpenSpec, Services, Unload};
+use met_backend_api::{ModelSpec, OpenSpec, abi_stable::std_types::Tuple2};
+use met_host::loader::{BackendSource, Builtins, Library, Services, Unload};
 use met_tests::plugins;
 use std::{fs, thread, time::Duration};
 

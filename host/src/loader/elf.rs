@@ -34,7 +34,7 @@ pub(super) fn reason_to_stay(file: &File) -> Option<&'static str> {
     let endian = parsed.endian();
     let (dynamic, _) = parsed.elf_section_table().dynamic(endian, &cache).ok()??;
     let is_flagged = dynamic.iter().any(|entry| {
-        entry.d_tag(endian) == elf::DT_FLAGS_1 && entry.d_val(endian) & u64::from(elf::DF_1_NODELETE.0) != 0
+        entry.d_tag(endian) == elf::DT_FLAGS_1 && entry.d_val(endian) & elf::DF_1_NODELETE.0 != 0
     });
     if is_flagged {
         return Some("it was linked with -z nodelete");

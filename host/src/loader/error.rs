@@ -1,6 +1,6 @@
 //! What can go wrong, in words for the operator, on one line.
 
-use met_backend_api::{API_VERSION, Error, ErrorKind};
+use met_backend_api::API_VERSION;
 use std::time::Duration;
 
 /// Why a backend could not be loaded. Nothing of it is left in the process, unless the text says so.
@@ -79,32 +79,6 @@ pub enum LoadError {
         /// How long they had.
         waited: Duration,
     },
-}
-
-/// An error of a backend, in host memory.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct BackendError {
-    /// Who must act, and what is left behind.
-    pub kind: ErrorKind,
-    /// What happened.
-    pub message: String,
-}
-
-impl BackendError {
-    /// An error of `kind`.
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-        }
-    }
-}
-
-impl From<Error> for BackendError {
-    fn from(e: Error) -> Self {
-        Self::new(e.kind, e.message.as_str())
-    }
 }
 
 /// Joins lines, and cuts what is too long for a log line.

@@ -1,13 +1,12 @@
-//! Safe handles on a backend's objects. They live and die on the engine thread.
+//! Safe handles on a backend's objects. They live and die on the engine thread, and what they return is
+//! in host memory.
 
-use super::{
-    BackendError, DeviceInfo, LedgerEntry, ModelInfo, ProbeReport, ReleaseReport, ResourceReport, Services,
-    SweepReport, library::Shared, threads,
-};
-use abi_stable::std_types::{RResult, RSlice, RSliceMut};
+use super::{Services, copy::Copied, library::Shared, threads};
 use met_backend_api::{
-    Batch, BatchOutput, Error, MemoryInfo, ModelSpec, OpenSpec, Row, Ticket,
+    Batch, BatchOutput, DeviceInfo, Error, LedgerEntry, MemoryInfo, ModelInfo, ModelSpec, OpenSpec,
+    ProbeReport, ReleaseReport, ResourceReport, SweepReport, Ticket,
     abi::{BackendBox, ModelBox},
+    abi_stable::std_types::{RResult, RSlice, RSliceMut},
     sdk::Output,
 };
 use std::{marker::PhantomData, mem::ManuallyDrop, sync::Arc};
@@ -37,56 +36,58 @@ impl Opener {
     }
 
     /// Which devices the backend can open. The calling thread has to end before the library is closed.
-    pub fn probe(&self, services: &Services) -> Result<ProbeReport, BackendError> {
+    pub fn probe(&self, services: &Services) -> Result<ProbeReport, Error> {
         threads::adopt_current(self.0.owner);
         let _scope = threads::act_for(self.0.owner);
-        let report = (self.0.module.probe())(services.for_backend()).into_result()?;
-        Ok(report.into())
+        host_result((self.0.module.probe())(services.for_backend()))
     }
 
     /// Opens a device. The calling thread becomes the engine thread.
-    pub fn open(self, spec: &OpenSpec, services: &Services) -> Result<Backend, BackendError> {
+    pub fn open(self, spec: &OpenSpec, services: &Services) -> Result<Backend, Error> {
         threads::adopt_current(self.0.owner);
         let scope = threads::act_for(self.0.owner);
-        let opened = (self.0.module.open())(services.for_backend(), spec).into_result()?;
+        let opened = (self.0.module.open())(services.for_backend(), spec);
+        let object = opened.into_result().map_err(Copied::copied)?;
         drop(scope);
-        Ok(Backend(Object::new(opened, self.0)))
+        Ok(Backend(Object::new(object, self.0)))
     }
 }
 
 impl Backend {
     /// The device that was opened.
-    pub fn info(&self) -> Result<DeviceInfo, BackendError> {
-        Ok(self.0.read(|b| b.info())?.into())
+    pub fn info(&self) -> Result<DeviceInfo, Error> {
+        self.0.read(|b| b.info())
     }
 
     /// Memory now. Cheap enough for every step.
-    pub fn memory(&self) -> Result<MemoryInfo, BackendError> {
+    pub fn memory(&self) -> Result<MemoryInfo, Error> {
         self.0.read(|b| b.memory())
     }
 
     /// Every live entry of the ledger, in order of serial number.
-    pub fn ledger(&self) -> Result<Vec<LedgerEntry>, BackendError> {
-        let entries = self.0.read(|b| b.ledger())?;
-        Ok(entries.into_iter().map(Into::into).collect())
+    pub fn ledger(&self) -> Result<Vec<LedgerEntry>, Error> {
+        self.0.read(|b| b.ledger()).map(Into::into)
     }
 
     /// Reads a checkpoint and makes the model's pools. Stops soon after [`Services::cancel`].
-    pub fn load_model(&mut self, spec: &ModelSpec) -> Result<Model, BackendError> {
-        let model = self.0.call(|b| b.load_model(spec))?;
-        let object = Object::new(model, self.0.shared.clone());
-        let info = object.read(|m| m.info())?.into();
+    pub fn load_model(&mut self, spec: &ModelSpec) -> Result<Model, Error> {
+        let scope = threads::act_for(self.0.shared.owner);
+        let loaded = self.0.inner.load_model(spec);
+        let object = loaded.into_result().map_err(Copied::copied)?;
+        drop(scope);
+        let object = Object::new(object, self.0.shared.clone());
+        let info = object.read(|m| m.info())?;
         Ok(Model { object, info })
     }
 
     /// Waits until all work of a stream (0 = default, 1 = prefill) is done.
-    pub fn synchronize(&mut self, stream: u32) -> Result<(), BackendError> {
+    pub fn synchronize(&mut self, stream: u32) -> Result<(), Error> {
         self.0.call(|b| b.synchronize(stream))
     }
 
     /// Frees whatever the ledger still holds; after every model was dropped.
-    pub fn sweep_unreleased(&mut self) -> Result<SweepReport, BackendError> {
-        Ok(self.0.call(|b| b.sweep_unreleased())?.into())
+    pub fn sweep_unreleased(&mut self) -> Result<SweepReport, Error> {
+        self.0.call(|b| b.sweep_unreleased())
     }
 }
 
@@ -97,20 +98,18 @@ impl Model {
     }
 
     /// One report a pool.
-    pub fn resources(&self) -> Result<Vec<ResourceReport>, BackendError> {
-        let reports = self.object.read(|m| m.resources())?;
-        Ok(reports.into_iter().map(Into::into).collect())
+    pub fn resources(&self) -> Result<Vec<ResourceReport>, Error> {
+        self.object.read(|m| m.resources()).map(Into::into)
     }
 
     /// Starts a step. At most [`ModelInfo::max_in_flight`] may be outstanding. Allocates nothing.
-    pub fn submit(&mut self, rows: &[Row<'_>]) -> Result<Ticket, BackendError> {
-        let rows = RSlice::from_slice(rows);
-        self.object.call(|m| m.submit(Batch { rows }))
+    pub fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error> {
+        self.object.call(|m| m.submit(batch))
     }
 
     /// Waits for the oldest outstanding step and writes its results into the caller's memory, whose
     /// lengths [`BatchOutput`] states. Allocates nothing.
-    pub fn collect(&mut self, ticket: Ticket, out: Output<'_>) -> Result<(), BackendError> {
+    pub fn collect(&mut self, ticket: Ticket, out: Output<'_>) -> Result<(), Error> {
         let out = BatchOutput {
             rows: RSliceMut::from_mut_slice(out.rows),
             top: RSliceMut::from_mut_slice(out.top),
@@ -120,32 +119,32 @@ impl Model {
     }
 
     /// Copies KV blocks to host memory: `data` is `blocks.len() × block_bytes`.
-    pub fn copy_blocks_out(&mut self, blocks: &[u32], data: &mut [u8]) -> Result<(), BackendError> {
+    pub fn copy_blocks_out(&mut self, blocks: &[u32], data: &mut [u8]) -> Result<(), Error> {
         let (blocks, data) = (RSlice::from_slice(blocks), RSliceMut::from_mut_slice(data));
         self.object.call(|m| m.copy_blocks_out(blocks, data))
     }
 
     /// Copies KV blocks from host memory.
-    pub fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), BackendError> {
+    pub fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), Error> {
         let (blocks, data) = (RSlice::from_slice(blocks), RSlice::from_slice(data));
         self.object.call(|m| m.copy_blocks_in(blocks, data))
     }
 
     /// Copies a slot of recurrent state to host memory (`state_bytes` long).
-    pub fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), BackendError> {
+    pub fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), Error> {
         let data = RSliceMut::from_mut_slice(data);
         self.object.call(|m| m.save_state(slot, data))
     }
 
     /// Fills a slot of recurrent state; an empty `data` clears it.
-    pub fn restore_state(&mut self, slot: u32, data: &[u8]) -> Result<(), BackendError> {
+    pub fn restore_state(&mut self, slot: u32, data: &[u8]) -> Result<(), Error> {
         let data = RSlice::from_slice(data);
         self.object.call(|m| m.restore_state(slot, data))
     }
 
     /// Releases every pool in the fixed order; a second call reports no steps.
-    pub fn release_pools(&mut self) -> Result<ReleaseReport, BackendError> {
-        Ok(self.object.call(|m| m.release_pools())?.into())
+    pub fn release_pools(&mut self) -> Result<ReleaseReport, Error> {
+        self.object.call(|m| m.release_pools())
     }
 }
 
@@ -167,15 +166,15 @@ impl<T> Object<T> {
     }
 
     #[inline]
-    fn read<R>(&self, call: impl FnOnce(&T) -> RResult<R, Error>) -> Result<R, BackendError> {
+    fn read<R: Copied>(&self, call: impl FnOnce(&T) -> RResult<R, Error>) -> Result<R, Error> {
         let _scope = threads::act_for(self.shared.owner);
-        call(&self.inner).into_result().map_err(BackendError::from)
+        host_result(call(&self.inner))
     }
 
     #[inline]
-    fn call<R>(&mut self, call: impl FnOnce(&mut T) -> RResult<R, Error>) -> Result<R, BackendError> {
+    fn call<R: Copied>(&mut self, call: impl FnOnce(&mut T) -> RResult<R, Error>) -> Result<R, Error> {
         let _scope = threads::act_for(self.shared.owner);
-        call(&mut self.inner).into_result().map_err(BackendError::from)
+        host_result(call(&mut self.inner))
     }
 }
 
@@ -185,4 +184,9 @@ impl<T> Drop for Object<T> {
         // SAFETY: dropped here and nowhere else; the library is held by `shared`, which goes after it.
         unsafe { ManuallyDrop::drop(&mut self.inner) };
     }
+}
+
+#[inline]
+fn host_result<R: Copied>(result: RResult<R, Error>) -> Result<R, Error> {
+    result.into_result().map(Copied::copied).map_err(Copied::copied)
 }

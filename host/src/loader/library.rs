@@ -124,8 +124,7 @@ impl Library {
             let handles = Arc::strong_count(&self.shared) - 1;
             return Some(format!("{handles} of its objects are alive; drop them first"));
         }
-        let alive = threads::wait_for_the_end_of(self.shared.owner, wait);
-        (!alive.is_empty()).then(|| format!("its code still runs on {}", alive.join(", ")))
+        still_runs_on(self.shared.owner, wait)
     }
 }
 
@@ -147,27 +146,34 @@ fn load_file(file: &Path, owner: Owner) -> Result<(BackendModule_Ref, State), Lo
     let staged = Staged::copy_of(file)?;
     let path = file.to_owned();
     let opened = on_own_thread(owner, move || {
-        let mut image = Image::open(staged, &path).map_err(|e| (None, e))?;
-        match image.root_module(&path) {
-            Ok(module) => Ok((module, State::Mapped(image))),
-            Err(e) => Err((Some(image), e)),
-        }
+        let mut image = Image::open(staged, &path)?;
+        let module = image.root_module(&path);
+        Ok((image, module))
     });
     match opened {
-        Some(Ok(loaded)) => Ok(loaded),
-        Some(Err((None, e))) => Err(e),
-        Some(Err((Some(image), e))) => {
-            threads::wait_for_the_end_of(owner, REFUSED_WAIT);
-            if let Unload::Retained { reason } = unmap(image, owner) {
+        Some(Ok((image, Ok(module)))) => Ok((module, State::Mapped(image))),
+        Some(Ok((image, Err(e)))) => {
+            let unload = match still_runs_on(owner, REFUSED_WAIT) {
+                Some(reason) => Unload::Retained { reason },
+                None => unmap(image, owner),
+            };
+            if let Unload::Retained { reason } = unload {
                 tracing::warn!("{} was refused, but stays mapped: {reason}", file.display());
             }
             Err(e)
         }
+        Some(Err(e)) => Err(e),
         None => Err(LoadError::Hung {
             file: file.display().to_string(),
             waited: LONGEST_LINKING,
         }),
     }
+}
+
+/// The threads that have not ended after `wait`, as a reason to keep the code that they run.
+fn still_runs_on(owner: Owner, wait: Duration) -> Option<String> {
+    let alive = threads::wait_for_the_end_of(owner, wait);
+    (!alive.is_empty()).then(|| format!("its code still runs on {}", alive.join(", ")))
 }
 
 /// Unmaps an image that no thread and no handle uses.

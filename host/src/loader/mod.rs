@@ -18,13 +18,14 @@
 //! What must stay true, and where it is enforced:
 //! - A file that is replaced on disk never reaches a running image: a sealed copy is what runs ([`stage`]).
 //! - No handle outlives the code it points to: each holds the library, and `close` refuses while one is alive.
-//! - Nothing that a library allocated leaves this module: every result is copied to host memory at once
-//!   ([`report`], [`BackendError`]).
+//! - Nothing that a library allocated leaves this module: every result is copied at once ([`copy`]).
 //! - No thread runs code that is unmapped: those that a library started are counted ([`threads`]), and the
 //!   engine thread with them. One that stays keeps the library mapped, and [`Unload::Retained`] says so.
 //! - Library code runs on its engine thread or on a short-lived thread made here, never on the owner's.
 
 mod checks;
+mod copy;
+mod device;
 mod elf;
 mod error;
 mod handle;
@@ -33,23 +34,15 @@ mod interpose;
 mod keys;
 mod library;
 mod log;
-mod report;
 mod services;
 mod source;
 mod stage;
 mod threads;
 
-pub use error::{BackendError, LoadError};
+pub use device::Device;
+pub use error::LoadError;
 pub use handle::{Backend, Model, Opener};
 pub use library::{Library, Unload};
-pub use met_backend_api::{
-    Batch, ErrorKind, MemoryInfo, ModelSpec, NO_SLOT, OpenSpec, ResourceKind, Row, RowOutput, Sampling,
-    Ticket, TokenBias, TokenCount, TokenLogprob, Want, sdk::Output,
-};
-pub use report::{
-    DeviceInfo, LedgerEntry, ModelInfo, ProbeReport, ReleaseReport, ReleaseStep, ResourceReport, SweepReport,
-    SweptEntry,
-};
 pub use services::{Progress, Services};
 pub use source::{BackendSource, Builtins};
 
