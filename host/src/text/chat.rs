@@ -80,6 +80,10 @@ pub(super) struct ChatFormat {
     parses_arguments: bool,
 }
 
+/// What each text of a chat adds to a rendering's budget, besides its bytes: a template takes tens of steps a
+/// message.
+const WORK_PER_TEXT: u64 = 1_000;
+
 impl ChatFormat {
     /// Compiles a template and tries it.
     ///
@@ -119,10 +123,11 @@ impl ChatFormat {
         };
         let mut texts = vec![self.template.source()];
         collect_texts(&chat, &mut texts);
+        let work = texts.iter().map(|text| WORK_PER_TEXT + text.len() as u64).sum();
         let guard = tokenizer.guard(texts).ok_or_else(|| {
             TextError::Request("the messages use too many different private characters".to_owned())
         })?;
-        let rendered = self.template.render(self.context(&chat, &guard))?;
+        let rendered = self.template.render(self.context(&chat, &guard), work)?;
         tokenizer.encode_guarded(&rendered, guard.mark())
     }
 

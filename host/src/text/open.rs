@@ -161,3 +161,6 @@ fn read(path: &Path) -> Result<Option<String>, TextError> {
         Err(e) => Err(TextError::Checkpoint(format!("{}: {e}", path.display()))),
     }
 }
+
+#[cfg(test)]
+mod tests;

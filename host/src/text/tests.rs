@@ -175,3 +175,13 @@ fn a_template_that_cannot_work_is_found_when_it_is_read() {
     let refused = TextError::Request("a system message, please".to_owned());
     assert_eq!(format.prompt(&user("a"), &tokenizer), Err(refused));
 }
+
+#[test]
+fn a_long_conversation_has_the_budget_that_it_needs() {
+    let mut chat = user("a");
+    chat.messages = vec![chat.messages[0].clone(); 50_000];
+    assert_eq!(
+        prompt("{% for m in messages %}{{ m.content | trim }}{% endfor %}", &chat),
+        "a".repeat(50_000)
+    );
+}

@@ -28,7 +28,7 @@ pub(super) trait Encoder: Send + Sync {
 }
 
 /// Longest text that is tokenised, in bytes.
-pub const MAX_TEXT_BYTES: usize = 64 << 20;
+pub const MAX_TEXT_BYTES: usize = 8 << 20;
 
 impl Tokenizer {
     /// From a GGUF file's metadata.

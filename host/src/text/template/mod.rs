@@ -14,9 +14,8 @@ pub(super) struct ChatTemplate {
     source: String,
 }
 
-/// Budget of one rendering: bounds its steps, and its memory to about 64 bytes a unit. A chat of a thousand
-/// messages takes some 50,000.
-const FUEL: u64 = 2_000_000;
+/// What a rendering may spend at least: bounds its steps, and its memory to about 64 bytes a unit.
+const FUEL: u64 = 1_000_000;
 /// How deep macros may call each other.
 const MAX_RECURSION: usize = 64;
 /// Longest template, in bytes.
@@ -42,7 +41,6 @@ impl ChatTemplate {
             .build();
         let mut environment = Environment::new();
         environment.set_syntax(syntax.map_err(|e| template_error(&e))?);
-        environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(MAX_RECURSION);
         functions::install(&mut environment);
         environment
@@ -59,16 +57,16 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Renders a prompt.
+    /// Renders a prompt. `work` is what the request adds to the budget that bounds the rendering.
     ///
     /// # Errors
     /// [`TextError::Request`] where the template refuses the conversation or can't be applied to it,
     /// [`TextError::Template`] where it is at fault itself.
-    pub fn render(&self, context: Value) -> Result<String, TextError> {
-        let template = self
-            .environment
-            .get_template(NAME)
-            .map_err(|e| template_error(&e))?;
+    pub fn render(&self, context: Value, work: u64) -> Result<String, TextError> {
+        // A clone shares all but the budget.
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(FUEL.saturating_add(work)));
+        let template = environment.get_template(NAME).map_err(|e| template_error(&e))?;
         template.render(context).map_err(|e| render_error(&e))
     }
 }
@@ -130,7 +128,7 @@ pub fn fuzz(data: &[u8]) {
     if let Ok(template) = ChatTemplate::new(&source) {
         let messages = vec![minijinja::context! { role => "user", content => content }];
         let context = minijinja::context! { messages, add_generation_prompt => true, bos_token => "<s>" };
-        if let Ok(text) = template.render(context) {
+        if let Ok(text) = template.render(context, 0) {
             assert!(text.len() as u64 <= 64 * FUEL, "the budget bounds the output");
         }
     }

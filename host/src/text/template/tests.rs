@@ -7,7 +7,7 @@ fn message(role: &str, content: &str) -> Value {
 }
 
 fn render(source: &str, context: Value) -> Result<String, TextError> {
-    ChatTemplate::new(source)?.render(context)
+    ChatTemplate::new(source)?.render(context, 0)
 }
 
 #[test]
