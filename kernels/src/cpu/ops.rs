@@ -121,14 +121,11 @@ impl Ops for CpuOps {
     }
 
     fn footprint(&self, weight: &PackedWeight) -> WeightFootprint {
-        WeightFootprint {
-            store: 0,
-            derived: weight.bytes(),
-        }
+        weight.footprint()
     }
 
     fn release_derived(&mut self, weight: &mut PackedWeight) -> Result<u64> {
-        weight.release()
+        weight.release_derived()
     }
 
     fn release_weight(&mut self, mut weight: PackedWeight) -> Result<u64> {

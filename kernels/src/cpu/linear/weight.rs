@@ -6,8 +6,8 @@ use super::{
     simd::LANES,
 };
 use crate::{
-    Error, Ledger, Result, SharedBytes, TensorType, WeightSource,
-    cpu::{Buffer, Team},
+    Error, Ledger, Result, TensorType, WeightFootprint, WeightSource,
+    cpu::{Buffer, Mapped, Team},
     formats,
     ledger::owner,
 };
@@ -28,13 +28,14 @@ pub(super) enum Storage {
     /// Panels of [`LANES`] rows.
     Panels(Shape, Buffer<u8>),
     /// Rows as they are in the checkpoint.
-    InPlace(SharedBytes),
+    InPlace(Mapped),
     Released,
 }
 
 impl PackedWeight {
     /// Packs a quantised matrix, its panels side by side on `team`; an unquantised one is kept in place. Packed
-    /// memory is on the ledger as "derived weights"; the source's bytes are read once, in order, and not kept.
+    /// memory is on the ledger as "derived weights", and the source's bytes are read once, in order, and not kept;
+    /// bytes in place are on it as "weight store".
     ///
     /// [`crate::ErrorKind::Invalid`] where the source's shape and data disagree,
     /// [`crate::ErrorKind::Exhausted`] where the memory isn't to be had.
@@ -59,7 +60,7 @@ impl PackedWeight {
             )));
         }
         let storage = match Shape::of(ty) {
-            None => Storage::InPlace(source.data.clone()),
+            None => Storage::InPlace(Mapped::new(ledger, owner::WEIGHTS, source.data.clone())?),
             Some(shape) => {
                 let groups = cols / GROUP;
                 let panel_bytes = shape.layout(groups).bytes;
@@ -111,11 +112,18 @@ impl PackedWeight {
         self.cols
     }
 
-    /// Bytes of packed memory; 0 in place.
-    pub fn bytes(&self) -> u64 {
+    /// Bytes of packed memory, and bytes in place.
+    pub fn footprint(&self) -> WeightFootprint {
         match &self.storage {
-            Storage::Panels(_, panels) => panels.bytes() as u64,
-            Storage::InPlace(_) | Storage::Released => 0,
+            Storage::Panels(_, panels) => WeightFootprint {
+                derived: panels.bytes() as u64,
+                store: 0,
+            },
+            Storage::InPlace(data) => WeightFootprint {
+                derived: 0,
+                store: data.len() as u64,
+            },
+            Storage::Released => WeightFootprint::default(),
         }
     }
 
@@ -146,12 +154,21 @@ impl PackedWeight {
         }
     }
 
-    /// Gives packed memory back and returns its bytes; the weight is of no use afterwards. A second call
+    /// Gives packed memory back and returns its bytes; then the weight is of no use. 0 where there is none.
+    pub fn release_derived(&mut self) -> Result<u64> {
+        match self.storage {
+            Storage::Panels(..) => self.release(),
+            Storage::InPlace(_) | Storage::Released => Ok(0),
+        }
+    }
+
+    /// Gives back all that it holds and returns its bytes; the weight is of no use afterwards. A second call
     /// returns 0.
     pub fn release(&mut self) -> Result<u64> {
         match std::mem::replace(&mut self.storage, Storage::Released) {
             Storage::Panels(_, panels) => panels.release(),
-            Storage::InPlace(_) | Storage::Released => Ok(0),
+            Storage::InPlace(data) => data.release(),
+            Storage::Released => Ok(0),
         }
     }
 
