@@ -5,6 +5,8 @@ pub mod arena;
 pub mod checkpoint;
 mod config;
 pub mod convert;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod kv;
 mod llama;
 mod loaded;

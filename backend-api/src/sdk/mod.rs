@@ -4,6 +4,7 @@ mod adapter;
 mod export;
 mod guard;
 pub mod log;
+mod shared;
 
 pub use adapter::{open, probe};
 pub use export::{construct, header, root_module};

@@ -1,9 +1,8 @@
 //! GGUF files that are right are read; files that are wrong give an error that names the field.
 
-
+use crate::support::{Value, Writer};
 use met_kernels::TensorType;
 use met_model::{Checkpoint, ErrorKind, checkpoint::Array};
-use crate::support::{Value, Writer};
 
 fn sample() -> Writer {
     let mut w = Writer::default();

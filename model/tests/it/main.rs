@@ -1,5 +1,8 @@
 //! Tests of a model, from the bytes of its file to the release of its pools.
 
 mod checkpoint;
+mod corruption;
 mod forward;
+mod steps;
 mod support;
+mod teardown;

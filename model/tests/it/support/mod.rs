@@ -6,6 +6,6 @@ mod tiny;
 mod writer;
 
 pub use host::TestHost;
-pub use steps::{Sequence, all_logits, load, spec};
-pub use tiny::Tiny;
-pub use writer::{Value, Writer, type_id};
+pub use steps::{Sequence, all_logits, load, sample, spec, step_of_ones};
+pub use tiny::{Rng, TempFile, Tiny};
+pub use writer::{Value, Writer};

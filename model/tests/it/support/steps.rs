@@ -1,6 +1,6 @@
 use super::TestHost;
 use met_backend_api::{
-    Batch, ModelSpec, NO_SLOT, Row, RowOutput, Sampling, Want,
+    Batch, ModelSpec, NO_SLOT, Row, RowOutput, Sampling, TokenLogprob, Want,
     abi_stable::std_types::{RNone, RSlice},
     sdk::{BackendModel, Output},
 };
@@ -69,31 +69,54 @@ pub fn all_logits<O: Ops + 'static>(
     sequences: &[Sequence],
 ) -> (Vec<RowOutput>, Vec<Vec<f32>>) {
     let rows: Vec<_> = sequences.iter().map(Sequence::row).collect();
-    let wanted: usize = sequences
+    let wanted: usize = rows
         .iter()
-        .map(|s| match s.want {
+        .map(|row| match row.want {
             Want::Logits => 1,
-            Want::AllLogits => s.tokens.len(),
+            Want::AllLogits => row.tokens.len(),
             _ => 0,
         })
         .sum();
     let vocab = model.info().unwrap().vocab_size as usize;
-    let mut out = vec![RowOutput::default(); rows.len()];
     let mut logits = vec![0.0; wanted * vocab];
-    let ticket = model
-        .submit(&Batch {
-            rows: RSlice::from_slice(&rows),
-        })
-        .unwrap();
-    model
-        .collect(
-            ticket,
-            &mut Output {
-                rows: &mut out,
-                top: &mut [],
-                logits: &mut logits,
-            },
-        )
-        .unwrap();
+    let out = run(model, &rows, &mut [], &mut logits);
     (out, logits.chunks(vocab).map(<[f32]>::to_vec).collect())
+}
+
+/// Runs one step and gives what its rows sampled.
+pub fn sample<O: Ops + 'static>(
+    model: &mut LoadedModel<O>,
+    rows: &[Row<'_>],
+) -> (Vec<RowOutput>, Vec<TokenLogprob>) {
+    let listed = rows.iter().map(|row| row.top_logprobs as usize).sum();
+    let mut top = vec![TokenLogprob::default(); listed];
+    let out = run(model, rows, &mut top, &mut []);
+    (out, top)
+}
+
+/// A step of one token, to see that it runs.
+pub fn step_of_ones<O: Ops + 'static>(model: &mut LoadedModel<O>) {
+    let vocab = model.info().unwrap().vocab_size;
+    let sequence = Sequence::new(&[1 % vocab], 0, &[0], Want::Token);
+    sample(model, &[sequence.row()]);
+}
+
+fn run<O: Ops + 'static>(
+    model: &mut LoadedModel<O>,
+    rows: &[Row<'_>],
+    top: &mut [TokenLogprob],
+    logits: &mut [f32],
+) -> Vec<RowOutput> {
+    let mut out = vec![RowOutput::default(); rows.len()];
+    let batch = Batch {
+        rows: RSlice::from_slice(rows),
+    };
+    let ticket = model.submit(&batch).unwrap();
+    let mut output = Output {
+        rows: &mut out,
+        top,
+        logits,
+    };
+    model.collect(ticket, &mut output).unwrap();
+    out
 }
