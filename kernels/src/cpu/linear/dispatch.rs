@@ -39,7 +39,7 @@ macro_rules! set {
         }
         #[target_feature(enable = $features)]
         unsafe fn $quantize(x: &[f32], height: usize, cols: usize, words: &mut [u32]) {
-            quantize_tile(x, height, cols, words);
+            quantize_any(x, height, cols, words);
         }
     };
 }
@@ -128,6 +128,16 @@ pub(super) fn quantize(isa: Isa, x: &[f32], height: usize, cols: usize, words: &
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => unsafe { avx2_quantize(x, height, cols, words) },
-        _ => quantize_tile(x, height, cols, words),
+        _ => quantize_any(x, height, cols, words),
+    }
+}
+
+#[inline(always)]
+fn quantize_any(x: &[f32], height: usize, cols: usize, words: &mut [u32]) {
+    match height {
+        1 => quantize_tile::<1>(x, cols, words),
+        2 => quantize_tile::<2>(x, cols, words),
+        4 => quantize_tile::<4>(x, cols, words),
+        _ => quantize_tile::<8>(x, cols, words),
     }
 }

@@ -1,10 +1,11 @@
 //! The packed form of each quantised type.
 //!
-//! A **panel** is [`LANES`] rows of a weight. For every **group** of 32 columns it holds, plane after plane,
-//! 32-bit words of codes, a lane a row, then for the whole panel the scales. A code of `n` bits is the sum of
-//! planes: 4 = `[4]`, 5 = `[4, 1]`, 6 = `[4, 2]`, 3 = `[2, 1]`. A word is read in pairs of i16, the form that
-//! the multiply-add instructions take, so pair `p` of a word has its first code in the low half of the word
-//! and its second one 16 bits higher: in a plane of 4 bits at bits `4p` and `16 + 4p`.
+//! A **panel** is [`LANES`] rows of a weight, cut into **records** of a few **groups** of 32 columns, so that
+//! it is read in one stream. A record holds the codes of its groups and then their scales. A group's codes
+//! are 32-bit words, a lane a row, plane after plane. A code of `n` bits is the sum of planes: 4 = `[4]`,
+//! 5 = `[4, 1]`, 6 = `[4, 2]`, 3 = `[2, 1]`. A word is read in pairs of i16, the form that the multiply-add
+//! instructions take, so pair `p` of a word has its first code in the low half of the word and its second one
+//! 16 bits higher: in a plane of 4 bits at bits `4p` and `16 + 4p`.
 //!
 //! Value of a code: `scale * (code - zero)`, or `scale * code + min`.
 
@@ -15,9 +16,6 @@ use crate::TensorType;
 pub(super) const GROUP: usize = 32;
 /// Pairs of columns in a group.
 pub(super) const PAIRS: usize = GROUP / 2;
-/// Groups that share a super-scale.
-pub(super) const SUPER: usize = 8;
-
 /// How a panel's scales are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scales {
@@ -44,9 +42,11 @@ pub(super) struct Shape {
     pub(super) scales: Scales,
 }
 
-/// Byte offsets in a panel.
+/// The record of a type: byte offsets in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct Record {
+    /// Groups in it: a super-block's, or as many as keep it a whole number of cache lines.
+    pub(super) groups: usize,
     /// Scales: f16, or the bytes that multiply the super-scale.
     pub(super) scales: usize,
     /// Minimums, in the same form.
@@ -55,9 +55,12 @@ pub(super) struct Layout {
     pub(super) super_scales: usize,
     /// Super-scales of the minimums.
     pub(super) super_mins: usize,
-    /// The panel's size.
+    /// Its size.
     pub(super) bytes: usize,
 }
+
+/// Bytes of an f16 a lane.
+const HALVES: usize = LANES * 2;
 
 impl Shape {
     /// The shape of a type, `None` for the float types, which are used as they are.
@@ -97,22 +100,21 @@ impl Shape {
         }
     }
 
-    /// The layout of a panel of `groups` groups.
-    #[inline(always)]
-    pub(super) const fn layout(self, groups: usize) -> Layout {
-        let half = LANES * 2;
-        let (scale_bytes, min_bytes, super_bytes) = match self.scales {
-            Scales::F16 => (groups * half, groups * half, 0),
-            Scales::Bytes => (groups * LANES, groups * LANES, groups / SUPER * half),
-            Scales::SignedBytes => (groups * LANES * 2, groups * LANES * 2, groups / SUPER * half),
-            Scales::Nibbles => (groups * LANES * 2, 0, groups / SUPER * half),
+    /// The record.
+    pub(super) const fn record(self) -> Record {
+        let (groups, scale_bytes, min_bytes, super_bytes) = match self.scales {
+            Scales::F16 => (2, 2 * HALVES, 2 * HALVES, 0),
+            Scales::Bytes => (8, 8 * LANES, 8 * LANES, HALVES),
+            Scales::SignedBytes => (8, 16 * LANES, 0, HALVES),
+            Scales::Nibbles => (8, 16 * LANES, 0, HALVES),
         };
         let scales = groups * self.group_bytes();
         let mins = scales + scale_bytes;
         let super_scales = mins + if self.min { min_bytes } else { 0 };
         let super_mins = super_scales + super_bytes;
         let end = super_mins + if self.min { super_bytes } else { 0 };
-        Layout {
+        Record {
+            groups,
             scales,
             mins,
             super_scales,
@@ -120,12 +122,20 @@ impl Shape {
             bytes: end.next_multiple_of(64),
         }
     }
+
+    /// Bytes of a panel of `groups` groups.
+    pub(super) const fn panel_bytes(self, groups: usize) -> usize {
+        let record = self.record();
+        groups.div_ceil(record.groups) * record.bytes
+    }
 }
 
 /// A quantised type as a type, so that kernels are compiled for each.
 pub(super) trait Format {
     /// What its codes mean.
     const SHAPE: Shape;
+    /// Its record.
+    const RECORD: Record = Self::SHAPE.record();
 }
 
 macro_rules! formats {

@@ -5,7 +5,7 @@
 //! which is why a token's values don't depend on what else is in the batch.
 
 use super::{
-    format::{Format, GROUP, PAIRS, SUPER, Scales, codes},
+    format::{Format, GROUP, PAIRS, Scales, codes},
     quantize::{Field, GROUP_WORDS},
     simd::{LANES, Simd},
 };
@@ -37,33 +37,37 @@ macro_rules! each {
 pub(super) unsafe fn multiply<S: Simd, F: Format, const M: usize>(call: &Call) {
     let Call {
         panel,
+        mut tile,
         groups,
+        out,
         stride,
-        ..
     } = *call;
-    // SAFETY: the caller's promise. Offsets stay inside the panel by `Shape::layout`, and inside the tile by
+    // SAFETY: the caller's promise. Offsets stay inside the panel by `Shape::record`, and inside the tile by
     // its definition: `GROUP_WORDS * M` words a group.
     unsafe {
         let mut sums = [S::splat_float(0.0); M];
         for group in 0..groups {
-            let words = panel.add(group * F::SHAPE.group_bytes());
-            let tile = call.tile.add(group * GROUP_WORDS * M);
+            let record = panel.add(group / F::RECORD.groups * F::RECORD.bytes);
+            let group = group % F::RECORD.groups;
+            prefetch::<S, F>(record, group);
+            let words = record.add(group * F::SHAPE.group_bytes());
             let mut dots = start::<S, F, M>(tile, 0);
             if M == 1 && F::SHAPE.bits == 4 {
                 dots[0] = dot_4_bits::<S>(dots[0], words, tile);
             } else {
                 each!(P in [0 1 2 3 4 5 6 7] { dot::<S, F, M>(&mut dots, words, tile, P) });
                 if F::SHAPE.halves() {
-                    add_scaled::<S, F, M>(&mut sums, dots, panel, groups, tile, group * 2);
+                    add_scaled::<S, F, M>(&mut sums, dots, record, tile, group * 2);
                     dots = start::<S, F, M>(tile, 1);
                 }
                 each!(P in [8 9 10 11 12 13 14 15] { dot::<S, F, M>(&mut dots, words, tile, P) });
             }
             let scale = if F::SHAPE.halves() { group * 2 + 1 } else { group };
-            add_scaled::<S, F, M>(&mut sums, dots, panel, groups, tile, scale);
+            add_scaled::<S, F, M>(&mut sums, dots, record, tile, scale);
+            tile = tile.add(GROUP_WORDS * M);
         }
         for (row, sum) in sums.into_iter().enumerate() {
-            S::store(sum, call.out.add(row * stride));
+            S::store(sum, out.add(row * stride));
         }
     }
 }
@@ -112,10 +116,12 @@ unsafe fn dot<S: Simd, F: Format, const M: usize>(
     // SAFETY: as in `multiply`.
     unsafe {
         let codes = codes::<S, F>(words, pair);
-        for (row, dot) in dots.iter_mut().enumerate() {
-            let x = S::splat(tile.add(pair * M + row).read().cast_signed());
-            *dot = S::dot(*dot, codes, x);
-        }
+        let tile = tile.add(pair * M);
+        each!(ROW in [0 1 2 3 4 5 6 7] {
+            if ROW < M {
+                dots[ROW] = S::dot_splat::<ROW>(dots[ROW], codes, tile);
+            }
+        });
     }
 }
 
@@ -130,12 +136,12 @@ unsafe fn dot_4_bits<S: Simd>(start: S::I, words: *const u8, tile: *const u32) -
         let zero = S::splat(0);
         let mut sums = [start, zero, zero, zero];
         for word in 0..GROUP / 8 {
-            let x = |pair: usize| S::splat(tile.add(word * 4 + pair).read().cast_signed());
             let codes = S::load(words.add(word * 4 * LANES));
-            sums[0] = S::dot(sums[0], S::and(codes, S::splat(0x000F_000F)), x(0));
-            sums[1] = S::dot(sums[1], S::and(codes, S::splat(0x00F0_00F0)), x(1));
-            sums[2] = S::dot(sums[2], S::and(codes, S::splat(0x0F00_0F00)), x(2));
-            sums[3] = S::dot(sums[3], S::high_nibbles(codes), x(3));
+            let tile = tile.add(word * 4);
+            sums[0] = S::dot_splat::<0>(sums[0], S::and(codes, S::splat(0x000F_000F)), tile);
+            sums[1] = S::dot_splat::<1>(sums[1], S::and(codes, S::splat(0x00F0_00F0)), tile);
+            sums[2] = S::dot_splat::<2>(sums[2], S::and(codes, S::splat(0x0F00_0F00)), tile);
+            sums[3] = S::dot_splat::<3>(sums[3], S::high_nibbles(codes), tile);
         }
         S::add(
             S::add(sums[0], sums[3]),
@@ -149,14 +155,13 @@ unsafe fn dot_4_bits<S: Simd>(start: S::I, words: *const u8, tile: *const u32) -
 unsafe fn add_scaled<S: Simd, F: Format, const M: usize>(
     sums: &mut [S::F; M],
     dots: [S::I; M],
-    panel: *const u8,
-    groups: usize,
+    record: *const u8,
     tile: *const u32,
     index: usize,
 ) {
     // SAFETY: as in `multiply`.
     unsafe {
-        let (scale, min) = scale_and_min::<S, F>(panel, groups, index);
+        let (scale, min) = scale_and_min::<S, F>(record, index);
         for row in 0..M {
             let scale_x = S::splat_float(f32::from_bits(field::<M>(tile, Field::Scale, row)));
             sums[row] = S::mul_add(S::to_float(dots[row]), S::mul(scale, scale_x), sums[row]);
@@ -175,15 +180,14 @@ unsafe fn add_scaled<S: Simd, F: Format, const M: usize>(
     }
 }
 
-/// The scales and minimums of a group or half group. What minimums multiply is the sum of a group, the
-/// negative sum of a half group; K types subtract theirs, so the former are negated here.
+/// The scales and minimums of a record's group or half group. What minimums multiply is the sum of a group,
+/// the negative sum of a half group; K types subtract theirs, so the former are negated here.
 #[inline(always)]
-unsafe fn scale_and_min<S: Simd, F: Format>(panel: *const u8, groups: usize, index: usize) -> (S::F, S::F) {
-    let layout = F::SHAPE.layout(groups);
+unsafe fn scale_and_min<S: Simd, F: Format>(record: *const u8, index: usize) -> (S::F, S::F) {
     // SAFETY: as in `multiply`.
     unsafe {
-        let scales = panel.add(layout.scales);
-        let mins = panel.add(layout.mins);
+        let scales = record.add(F::RECORD.scales);
+        let mins = record.add(F::RECORD.mins);
         if F::SHAPE.scales == Scales::F16 {
             let at = index * LANES * 2;
             let scale = S::load_f16(scales.add(at));
@@ -197,24 +201,36 @@ unsafe fn scale_and_min<S: Simd, F: Format>(panel: *const u8, groups: usize, ind
             );
         }
         let at = index * LANES;
-        let parts = if F::SHAPE.halves() { 2 * SUPER } else { SUPER };
-        let super_at = index / parts * LANES * 2;
-        let super_scale = S::load_f16(panel.add(layout.super_scales + super_at));
         let scale = match F::SHAPE.scales {
             Scales::SignedBytes => S::load_i8(scales.add(at)),
             Scales::Nibbles => S::and(S::load_u8(scales.add(at)), S::splat(15)),
             _ => S::load_u8(scales.add(at)),
         };
-        let scale = S::mul(super_scale, S::to_float(scale));
+        let scale = S::mul(
+            S::load_f16(record.add(F::RECORD.super_scales)),
+            S::to_float(scale),
+        );
         if !F::SHAPE.min {
             return (scale, scale);
         }
-        let super_min = S::load_f16(panel.add(layout.super_mins + super_at));
+        let super_min = S::load_f16(record.add(F::RECORD.super_mins));
         if F::SHAPE.scales == Scales::Nibbles {
             let min = S::shr(S::load_u8(scales.add(at)), 4);
             return (scale, S::mul(super_min, S::to_float(min)));
         }
         let super_min = S::mul(super_min, S::splat_float(-1.0));
         (scale, S::mul(super_min, S::to_float(S::load_u8(mins.add(at)))))
+    }
+}
+
+/// Asks for the lines that come a group later. Lines are then first touched in the order of memory, which a
+/// processor's own prefetching relies on; within a group the codes would come before the scales.
+#[inline(always)]
+unsafe fn prefetch<S: Simd, F: Format>(record: *const u8, group: usize) {
+    let step = F::RECORD.bytes / F::RECORD.groups;
+    let next = record.wrapping_add((group + 1) * step);
+    for line in 0..step.div_ceil(64) {
+        // SAFETY: the set is present; the address may be anything.
+        unsafe { S::prefetch(next.wrapping_add(line * 64)) };
     }
 }

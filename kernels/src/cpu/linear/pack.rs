@@ -2,7 +2,7 @@
 
 use super::{
     blocks::{Block, decode},
-    format::{GROUP, Layout, SUPER, Scales, Shape},
+    format::{GROUP, Record, Scales, Shape},
     simd::LANES,
 };
 use crate::TensorType;
@@ -11,27 +11,18 @@ use half::f16;
 /// Packs `rows` (at most [`LANES`] whole rows of `ty`, one after another) into `panel`. Lanes without a row
 /// stay as they are: zero, which makes their results zero.
 pub(super) fn pack_panel(ty: TensorType, shape: Shape, rows: &[u8], groups: usize, panel: &mut [u8]) {
-    let layout = shape.layout(groups);
+    let record = shape.record();
     let block_groups = ty.block_len() / GROUP;
     let row_bytes = groups / block_groups * ty.block_bytes();
     let mut block = Block::default();
-    for index in 0..groups / block_groups {
+    for first in (0..groups).step_by(block_groups) {
+        let panel = &mut panel[first / record.groups * record.bytes..][..record.bytes];
         for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-            decode(
-                ty,
-                &row[index * ty.block_bytes()..][..ty.block_bytes()],
-                &mut block,
-            );
-            pack_scales(shape, layout, &block, index, lane, panel);
-            for (part, codes) in block
-                .codes
-                .as_chunks::<GROUP>()
-                .0
-                .iter()
-                .take(block_groups)
-                .enumerate()
-            {
-                let group = index * block_groups + part;
+            let bytes = &row[first / block_groups * ty.block_bytes()..][..ty.block_bytes()];
+            decode(ty, bytes, &mut block);
+            pack_scales(shape, record, &block, first % record.groups, lane, panel);
+            for (group, codes) in block.codes.as_chunks().0.iter().take(block_groups).enumerate() {
+                let group = first % record.groups + group;
                 let words = &mut panel[group * shape.group_bytes()..][..shape.group_bytes()];
                 pack_codes(shape, codes, words, lane);
             }
@@ -41,14 +32,18 @@ pub(super) fn pack_panel(ty: TensorType, shape: Shape, rows: &[u8], groups: usiz
 
 /// Row `lane` of a panel, exactly as dequantising the checkpoint's blocks gives it.
 pub(super) fn unpack_row(shape: Shape, panel: &[u8], lane: usize, out: &mut [f32]) {
-    let groups = out.len() / GROUP;
-    let layout = shape.layout(groups);
+    let record = shape.record();
     let zero = shape.zero.map_or(0.0, |zero| (1 << zero) as f32);
-    for (group, out) in out.chunks_exact_mut(GROUP).enumerate() {
-        let words = &panel[group * shape.group_bytes()..][..shape.group_bytes()];
-        let codes = unpack_codes(shape, words, lane);
+    for (index, out) in out.chunks_exact_mut(GROUP).enumerate() {
+        let panel = &panel[index / record.groups * record.bytes..][..record.bytes];
+        let group = index % record.groups;
+        let codes = unpack_codes(
+            shape,
+            &panel[group * shape.group_bytes()..][..shape.group_bytes()],
+            lane,
+        );
         for (half, (out, codes)) in out.chunks_mut(GROUP / 2).zip(codes.chunks(GROUP / 2)).enumerate() {
-            let (scale, min) = unpack_scale(shape, layout, panel, group, half, lane);
+            let (scale, min) = unpack_scale(shape, record, panel, group, half, lane);
             for (value, &code) in out.iter_mut().zip(codes) {
                 *value = scale * (code as f32 - zero);
                 if shape.min {
@@ -59,34 +54,40 @@ pub(super) fn unpack_row(shape: Shape, panel: &[u8], lane: usize, out: &mut [f32
     }
 }
 
-fn pack_scales(shape: Shape, layout: Layout, block: &Block, index: usize, lane: usize, panel: &mut [u8]) {
+/// Writes a block's scales; a block without super-scales is group `group` of its record.
+fn pack_scales(shape: Shape, record: Record, block: &Block, group: usize, lane: usize, panel: &mut [u8]) {
     let mut half = |section: usize, value: [u8; 2]| {
-        panel[section + (index * LANES + lane) * 2..][..2].copy_from_slice(&value);
+        panel[section + (group * LANES + lane) * 2..][..2].copy_from_slice(&value);
     };
     if shape.scales == Scales::F16 {
-        half(layout.scales, block.scale);
+        half(record.scales, block.scale);
         if shape.min {
-            half(layout.mins, block.min);
+            half(record.mins, block.min);
         }
         return;
     }
-    half(layout.super_scales, block.scale);
+    half(record.super_scales, block.scale);
     if shape.min {
-        half(layout.super_mins, block.min);
+        half(record.super_mins, block.min);
     }
-    let parts = if shape.halves() { 2 * SUPER } else { SUPER };
+    let parts = if shape.halves() {
+        2 * record.groups
+    } else {
+        record.groups
+    };
     for part in 0..parts {
-        let at = (index * parts + part) * LANES + lane;
-        panel[layout.scales + at] = block.scales[part];
+        let at = part * LANES + lane;
+        panel[record.scales + at] = block.scales[part];
         if shape.scales == Scales::Bytes {
-            panel[layout.mins + at] = block.mins[part];
+            panel[record.mins + at] = block.mins[part];
         }
     }
 }
 
+/// The scale and what is added of a half group.
 fn unpack_scale(
     shape: Shape,
-    layout: Layout,
+    record: Record,
     panel: &[u8],
     group: usize,
     half: usize,
@@ -97,24 +98,23 @@ fn unpack_scale(
         f16::from_le_bytes([panel[at], panel[at + 1]]).to_f32()
     };
     if shape.scales == Scales::F16 {
-        let min = if shape.min { float(layout.mins, group) } else { 0.0 };
-        return (float(layout.scales, group), min);
+        let min = if shape.min { float(record.mins, group) } else { 0.0 };
+        return (float(record.scales, group), min);
     }
     let part = if shape.halves() { group * 2 + half } else { group };
     let at = part * LANES + lane;
-    let byte = panel[layout.scales + at];
+    let byte = panel[record.scales + at];
     let (scale, min) = match shape.scales {
         Scales::SignedBytes => (f32::from(byte.cast_signed()), 0.0),
         Scales::Nibbles => (f32::from(byte & 15), f32::from(byte >> 4)),
-        _ => (f32::from(byte), f32::from(panel[layout.mins + at])),
+        _ => (f32::from(byte), f32::from(panel[record.mins + at])),
     };
-    let super_scale = float(layout.super_scales, group / SUPER);
     let super_min = if shape.min {
-        float(layout.super_mins, group / SUPER)
+        float(record.super_mins, 0)
     } else {
         0.0
     };
-    (super_scale * scale, -(super_min * min))
+    (float(record.super_scales, 0) * scale, -(super_min * min))
 }
 
 /// Writes the codes of one group and row to its lane of the group's words.

@@ -25,7 +25,7 @@ pub struct Product<'a> {
     pub out: &'a mut [f32],
 }
 
-/// Activations that stay in the second-level cache while panels pass by.
+/// Panels that stay in the second-level cache while tiles, which stay in the first-level one, pass by them.
 const BLOCK_BYTES: usize = 256 << 10;
 /// Work of a task in multiply-adds, at least: some microseconds, many times what it costs to hand it out.
 const TASK_WORK: usize = 1 << 18;
@@ -199,7 +199,7 @@ impl<'a> Job<'a> {
         let (kernels, highest) = match weight.storage() {
             Storage::Panels(shape, panels) => {
                 let by_height = heights.map(|height| dispatch::quantized(inputs.isa, weight.ty(), height));
-                let panel_bytes = shape.layout(inputs.cols / GROUP).bytes;
+                let panel_bytes = shape.panel_bytes(inputs.cols / GROUP);
                 (
                     Kernels::Quantized {
                         panels,
@@ -230,15 +230,14 @@ impl<'a> Job<'a> {
     /// # Safety
     /// No other thread computes any of `panels` at the same time.
     unsafe fn run(&self, inputs: &Inputs<'_>, panels: Range<usize>) {
-        let row_bytes = match self.kernels {
-            Kernels::Quantized { .. } => inputs.cols / GROUP * GROUP_WORDS * 4,
-            Kernels::Float { .. } => inputs.cols * 4,
+        let panel_bytes = match self.kernels {
+            Kernels::Quantized { panel_bytes, .. } => panel_bytes,
+            Kernels::Float { data, .. } => data.len() / self.weight.rows() * LANES,
         };
-        let tiles = self.tiles.count();
-        let block = (BLOCK_BYTES / (row_bytes * dispatch::highest(inputs.isa))).max(1);
-        for start in (0..tiles).step_by(block) {
-            for panel in panels.clone() {
-                for index in start..tiles.min(start + block) {
+        let block = (BLOCK_BYTES / panel_bytes).max(1);
+        for start in panels.clone().step_by(block) {
+            for index in 0..self.tiles.count() {
+                for panel in start..panels.end.min(start + block) {
                     // SAFETY: the caller's promise.
                     unsafe { self.run_tile(inputs, panel, index) };
                 }

@@ -119,26 +119,28 @@ impl QuantizedRows {
     }
 }
 
-/// Quantises the rows of a tile, `x`, to its `words`.
+/// Quantises the `HEIGHT` rows of a tile, `x`, to its `words`.
 #[inline(always)]
-pub(super) fn quantize_tile(x: &[f32], height: usize, cols: usize, words: &mut [u32]) {
-    let groups = words.chunks_exact_mut(GROUP_WORDS * height);
-    for (index, words) in groups.enumerate() {
-        for row in 0..height {
-            let start = row * cols + index * GROUP;
-            if let Some(values) = x[start..].first_chunk::<GROUP>() {
-                quantize_group(values, words, height, row);
+pub(super) fn quantize_tile<const HEIGHT: usize>(x: &[f32], cols: usize, words: &mut [u32]) {
+    let (words, _) = words.as_chunks_mut::<HEIGHT>();
+    for (group, words) in words.chunks_exact_mut(GROUP_WORDS).enumerate() {
+        for row in 0..HEIGHT {
+            if let Some(values) = x[row * cols + group * GROUP..].first_chunk() {
+                for (words, word) in words.iter_mut().zip(quantize_group(values)) {
+                    words[row] = word;
+                }
             }
         }
     }
 }
 
+/// The words of one group of one row.
 #[inline(always)]
-fn quantize_group(values: &[f32; GROUP], words: &mut [u32], height: usize, row: usize) {
+fn quantize_group(values: &[f32; GROUP]) -> [u32; GROUP_WORDS] {
     // As integers, magnitudes compare in the same order, and NaN is above infinity.
     let largest = values
         .iter()
-        .fold(0, |most, value| most.max(value.to_bits() & 0x7FFF_FFFF));
+        .fold(0, |most, value| (value.to_bits() & 0x7FFF_FFFF).max(most));
     let largest = f32::from_bits(largest);
     let (scale, inverse) = if !largest.is_finite() {
         // Every output that this row has a part in becomes NaN.
@@ -150,21 +152,21 @@ fn quantize_group(values: &[f32; GROUP], words: &mut [u32], height: usize, row: 
     };
     let mut codes = [0i32; GROUP];
     if inverse > 0.0 {
-        for (code, value) in codes.iter_mut().zip(values) {
-            *code = round(value * inverse);
-        }
+        codes = values.map(|value| round(value * inverse));
     }
-    let sum = |codes: &[i32]| codes.iter().sum::<i32>();
-    let (first, second) = (sum(&codes[..GROUP / 2]), sum(&codes[GROUP / 2..]));
-    for (pair, codes) in codes.as_chunks::<2>().0.iter().enumerate() {
-        words[pair * height + row] = (codes[0] & 0xFFFF | codes[1] << 16).cast_unsigned();
+    let (first, second) = codes.split_at(GROUP / 2);
+    let (first, second) = (first.iter().sum::<i32>(), second.iter().sum::<i32>());
+    let mut words = [0; GROUP_WORDS];
+    for (word, codes) in words.iter_mut().zip(codes.as_chunks::<2>().0) {
+        *word = (codes[0] & 0xFFFF | codes[1] << 16).cast_unsigned();
     }
-    let mut set = |field: Field, bits: u32| words[(PAIRS + field as usize) * height + row] = bits;
+    let mut set = |field: Field, bits: u32| words[PAIRS + field as usize] = bits;
     set(Field::Scale, scale.to_bits());
     set(Field::ScaledSum, (scale * (first + second) as f32).to_bits());
     set(Field::NegativeSum, (-first - second).cast_unsigned());
     set(Field::NegativeSumFirst, (-first).cast_unsigned());
     set(Field::NegativeSumSecond, (-second).cast_unsigned());
+    words
 }
 
 /// To the nearest integer, ties to even, for magnitudes below 2^22: adding 1.5 * 2^23 leaves no room for a

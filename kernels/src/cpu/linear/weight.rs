@@ -63,7 +63,7 @@ impl PackedWeight {
             None => Storage::InPlace(Mapped::new(ledger, owner::WEIGHTS, source.data.clone())?),
             Some(shape) => {
                 let groups = cols / GROUP;
-                let panel_bytes = shape.layout(groups).bytes;
+                let panel_bytes = shape.panel_bytes(groups);
                 let mut panels = Buffer::zeroed(ledger, owner::DERIVED, panel_bytes * rows.div_ceil(LANES))?;
                 let rows_of_panels = source.data.chunks(row_bytes * LANES);
                 let jobs: Vec<_> = panels
@@ -142,7 +142,7 @@ impl PackedWeight {
         }
         match &self.storage {
             Storage::Panels(shape, panels) => {
-                let bytes = shape.layout(self.cols / GROUP).bytes;
+                let bytes = shape.panel_bytes(self.cols / GROUP);
                 unpack_row(*shape, &panels[row / LANES * bytes..][..bytes], row % LANES, out);
                 Ok(())
             }

@@ -1,7 +1,7 @@
 //! AVX2: two registers hold the sixteen lanes.
 
 use super::Simd;
-use std::arch::x86_64::*;
+use std::arch::{asm, x86_64::*};
 
 /// Needs avx2, fma and f16c.
 pub(in super::super) struct Avx2;
@@ -22,7 +22,35 @@ impl Simd for Avx2 {
     type I = Ints;
     type F = Floats;
 
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn dot_splat<const INDEX: usize>(mut sum: Ints, a: Ints, from: *const u32) -> Ints {
+        // Written out because the compiler regroups the sums of an intrinsic, row by row, and then has more
+        // codes to keep than registers.
+        // SAFETY: the caller's promise: `from[INDEX]` is readable.
+        unsafe {
+            asm!(
+                "vpbroadcastd {b}, dword ptr [{from} + {offset}]",
+                "vpmaddwd {t}, {b}, {a0}",
+                "vpmaddwd {b}, {b}, {a1}",
+                "vpaddd {sum0}, {sum0}, {t}",
+                "vpaddd {sum1}, {sum1}, {b}",
+                sum0 = inout(ymm_reg) sum[0],
+                sum1 = inout(ymm_reg) sum[1],
+                a0 = in(ymm_reg) a[0],
+                a1 = in(ymm_reg) a[1],
+                b = out(ymm_reg) _,
+                t = out(ymm_reg) _,
+                from = in(reg) from,
+                offset = const INDEX * 4,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        sum
+    }
+
     simd! {
+        fn prefetch(from: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
         fn splat(x: i32) -> Ints { [_mm256_set1_epi32(x); 2] }
         fn load(from: *const u8) -> Ints {
             // SAFETY: the caller's promise: 64 bytes.
@@ -49,12 +77,6 @@ impl Simd for Avx2 {
         }
         fn high_bytes(a: Ints) -> Ints { [_mm256_srai_epi16::<8>(a[0]), _mm256_srai_epi16::<8>(a[1])] }
         fn high_nibbles(a: Ints) -> Ints { [_mm256_srli_epi16::<12>(a[0]), _mm256_srli_epi16::<12>(a[1])] }
-        fn dot(sum: Ints, a: Ints, b: Ints) -> Ints {
-            [
-                _mm256_add_epi32(sum[0], _mm256_madd_epi16(a[0], b[0])),
-                _mm256_add_epi32(sum[1], _mm256_madd_epi16(a[1], b[1])),
-            ]
-        }
         fn to_float(a: Ints) -> Floats { [_mm256_cvtepi32_ps(a[0]), _mm256_cvtepi32_ps(a[1])] }
 
         fn splat_float(x: f32) -> Floats { [_mm256_set1_ps(x); 2] }

@@ -1,7 +1,7 @@
 //! AVX-512 with VNNI: one register holds the sixteen lanes.
 
 use super::Simd;
-use std::arch::x86_64::*;
+use std::arch::{asm, x86_64::*};
 
 /// Needs avx512f, bw, vl, dq and vnni.
 pub(in super::super) struct Avx512;
@@ -19,7 +19,27 @@ impl Simd for Avx512 {
     type I = __m512i;
     type F = __m512;
 
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    unsafe fn dot_splat<const INDEX: usize>(mut sum: __m512i, a: __m512i, from: *const u32) -> __m512i {
+        // Written out because the compiler makes a multiplication and an addition of the intrinsic, which then
+        // compete for what the machine can do in a cycle.
+        // SAFETY: the caller's promise: `from[INDEX]` is readable.
+        unsafe {
+            asm!(
+                "vpdpwssd {sum}, {a}, dword ptr [{from} + {offset}]{{1to16}}",
+                sum = inout(zmm_reg) sum,
+                a = in(zmm_reg) a,
+                from = in(reg) from,
+                offset = const INDEX * 4,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        sum
+    }
+
     simd! {
+        fn prefetch(from: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
         fn splat(x: i32) -> __m512i { _mm512_set1_epi32(x) }
         fn load(from: *const u8) -> __m512i {
             // SAFETY: the caller's promise: 64 bytes.
@@ -34,7 +54,6 @@ impl Simd for Avx512 {
         fn low_bytes(a: __m512i) -> __m512i { _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(a)) }
         fn high_bytes(a: __m512i) -> __m512i { _mm512_srai_epi16::<8>(a) }
         fn high_nibbles(a: __m512i) -> __m512i { _mm512_srli_epi16::<12>(a) }
-        fn dot(sum: __m512i, a: __m512i, b: __m512i) -> __m512i { _mm512_dpwssd_epi32(sum, a, b) }
         fn to_float(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
 
         fn splat_float(x: f32) -> __m512 { _mm512_set1_ps(x) }

@@ -30,6 +30,8 @@ pub(super) trait Simd {
     /// Sixteen f32.
     type F: Copy;
 
+    /// Asks for the cache line at `from`, which need not be memory at all.
+    unsafe fn prefetch(from: *const u8);
     /// `x` in every lane.
     unsafe fn splat(x: i32) -> Self::I;
     /// Reads 64 bytes.
@@ -52,8 +54,8 @@ pub(super) trait Simd {
     unsafe fn high_bytes(a: Self::I) -> Self::I;
     /// The high nibble of each i16.
     unsafe fn high_nibbles(a: Self::I) -> Self::I;
-    /// `sum + a.low * b.low + a.high * b.high`, of pairs of i16.
-    unsafe fn dot(sum: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// `sum + a.low * b.low + a.high * b.high`, of pairs of i16, where `b` is `from[INDEX]` in every lane.
+    unsafe fn dot_splat<const INDEX: usize>(sum: Self::I, a: Self::I, from: *const u32) -> Self::I;
     /// To float, exact below 2^24.
     unsafe fn to_float(a: Self::I) -> Self::F;
 

@@ -45,6 +45,18 @@ impl Simd for Portable {
     type F = Floats;
 
     #[inline(always)]
+    unsafe fn dot_splat<const INDEX: usize>(sum: Ints, a: Ints, from: *const u32) -> Ints {
+        // SAFETY: the caller's promise: `from[INDEX]` is readable.
+        let b = halves(unsafe { from.add(INDEX).read() }.cast_signed());
+        zip(sum, a, |sum, a| {
+            let a = halves(a);
+            sum.wrapping_add(a.0 * b.0 + a.1 * b.1)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(_: *const u8) {}
+    #[inline(always)]
     unsafe fn splat(x: i32) -> Ints {
         [x; LANES]
     }
@@ -88,14 +100,6 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn high_nibbles(a: Ints) -> Ints {
         map(a, |a| a >> 12 & 0x000F_000F)
-    }
-    #[inline(always)]
-    unsafe fn dot(sum: Ints, a: Ints, b: Ints) -> Ints {
-        let products = zip(a, b, |a, b| {
-            let (a, b) = (halves(a), halves(b));
-            a.0 * b.0 + a.1 * b.1
-        });
-        zip(sum, products, i32::wrapping_add)
     }
     #[inline(always)]
     unsafe fn to_float(a: Ints) -> Floats {
