@@ -23,7 +23,7 @@ pub struct FakeDevice {
     cache: Vec<u32>,
     next: Option<NextToken>,
     /// Steps in flight with their results, oldest first.
-    flights: VecDeque<(Ticket, Vec<Answer>)>,
+    flights: VecDeque<Flight>,
     sampled: HashMap<Ticket, Vec<u32>>,
     last_ticket: Ticket,
     controls: FakeControls,
@@ -43,6 +43,13 @@ struct Controls {
     dropped: bool,
 }
 
+struct Flight {
+    ticket: Ticket,
+    answers: Vec<Answer>,
+    /// Cache places it wrote.
+    written: Vec<usize>,
+}
+
 struct Answer {
     output: RowOutput,
     top: Vec<TokenLogprob>,
@@ -51,6 +58,8 @@ struct Answer {
 
 /// A cache place that nothing was written to.
 const UNWRITTEN: u32 = u32::MAX;
+/// What a failed step leaves behind.
+const GARBAGE: u32 = u32::MAX - 1;
 const POOLS: [(&str, u64); 3] = [("kv cache", 4096), ("arena", 1024), ("weights", 65536)];
 
 impl FakeControls {
@@ -177,7 +186,7 @@ impl FakeDevice {
     }
 
     /// Computes a row: writes its tokens to the cache, and answers from what the cache holds.
-    fn compute(&mut self, row: &Row<'_>) -> Answer {
+    fn compute(&mut self, row: &Row<'_>, written: &mut Vec<usize>) -> Answer {
         let sampled;
         let tokens = match row.input {
             ROption::RSome(source) => {
@@ -192,6 +201,7 @@ impl FakeDevice {
             |position: u32| (row.blocks[(position / size) as usize] * size + position % size) as usize;
         for (position, token) in (row.position..).zip(tokens) {
             self.cache[place(position)] = *token;
+            written.push(place(position));
         }
         let end = row.position + tokens.len() as u32;
         let seen: Vec<u32> = (0..end).map(|position| self.cache[place(position)]).collect();
@@ -280,33 +290,51 @@ impl DeviceIo for FakeDevice {
             self.flights.len() < self.model.max_in_flight as usize,
             "too many steps in flight"
         );
-        let answers: Vec<Answer> = batch.rows.iter().map(|row| self.compute(row)).collect();
+        let mut written = Vec::new();
+        let answers: Vec<Answer> = batch
+            .rows
+            .iter()
+            .map(|row| self.compute(row, &mut written))
+            .collect();
         self.last_ticket += 1;
         // Steps still in flight are the only ones that a row may name.
         let oldest = self
             .flights
             .front()
-            .map_or(self.last_ticket, |(ticket, _)| *ticket);
+            .map_or(self.last_ticket, |flight| flight.ticket);
         self.sampled.retain(|ticket, _| *ticket >= oldest);
         let tokens = answers.iter().map(|answer| answer.output.sampled.token).collect();
         self.sampled.insert(self.last_ticket, tokens);
-        self.flights.push_back((self.last_ticket, answers));
-        Ok(self.last_ticket)
+        let ticket = self.last_ticket;
+        self.flights.push_back(Flight {
+            ticket,
+            answers,
+            written,
+        });
+        Ok(ticket)
     }
 
     fn collect(&mut self, ticket: Ticket, out: Output<'_>) -> Result<(), Error> {
-        let (oldest, answers) = self
+        let flight = self
             .flights
             .pop_front()
             .ok_or_else(|| Error::invalid("nothing is in flight"))?;
-        assert_eq!(oldest, ticket, "collected out of order");
+        assert_eq!(flight.ticket, ticket, "collected out of order");
         let step_time = self.controls.lock().step_time;
         if step_time > Duration::ZERO {
             std::thread::sleep(step_time);
         }
-        self.controls.call("collect")?;
+        if let Err(error) = self.controls.call("collect") {
+            for flight in std::iter::once(&flight).chain(&self.flights) {
+                flight
+                    .written
+                    .iter()
+                    .for_each(|place| self.cache[*place] = GARBAGE);
+            }
+            return Err(error);
+        }
         let mut top = 0;
-        for (answer, row) in answers.iter().zip(out.rows) {
+        for (answer, row) in flight.answers.iter().zip(out.rows) {
             *row = answer.output;
             out.top[top..top + answer.asked].copy_from_slice(&answer.top);
             top += answer.asked;

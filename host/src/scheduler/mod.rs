@@ -23,6 +23,8 @@ mod pace;
 mod plan;
 mod pool;
 mod sequence;
+#[cfg(test)]
+mod simulation;
 
 pub use limits::{Limits, MAX_TOP_LOGPROBS};
 
@@ -159,7 +161,8 @@ pub struct Scheduler {
     exhausted: u32,
     /// After such a step nothing is admitted until a sequence leaves.
     hold: bool,
-    fenced: bool,
+    /// Why the device is not used any more.
+    fenced: Option<String>,
     totals: Counts,
 }
 
@@ -199,7 +202,7 @@ impl Scheduler {
             suspects: Vec::new(),
             exhausted: 0,
             hold: false,
-            fenced: false,
+            fenced: None,
             totals: Counts::default(),
         }
     }
@@ -238,7 +241,7 @@ impl Scheduler {
 
     /// Whether the device was lost: no step is planned any more, and every request fails at once.
     pub fn is_fenced(&self) -> bool {
-        self.fenced
+        self.fenced.is_some()
     }
 
     /// Whether no request is left. Steps may still be in flight.
@@ -271,8 +274,8 @@ impl Scheduler {
     }
 
     fn join(&mut self, id: RequestId, request: Request, effects: &mut Vec<Effect>) {
-        let failure = if self.fenced {
-            Failure::Backend("the backend has failed".into())
+        let failure = if let Some(reason) = &self.fenced {
+            Failure::Backend(reason.clone())
         } else if let Err(refused) = self.limits.check(&request) {
             Failure::Invalid(refused.to_string())
         } else {

@@ -192,7 +192,7 @@ impl Scheduler {
 
     /// The device is lost: nothing of it is asked any more.
     fn fence(&mut self, error: &Error, effects: &mut Vec<Effect>) {
-        self.fenced = true;
+        self.fenced = Some(error.to_string());
         self.flights.clear();
         for sequence in &mut self.running {
             sequence.in_flight = 0;

@@ -12,7 +12,7 @@ impl Scheduler {
         } else {
             self.limits.max_in_flight as usize
         };
-        if self.fenced || self.flights.len() >= depth || self.flights.iter().any(|flight| flight.void) {
+        if self.is_fenced() || self.flights.len() >= depth || self.flights.iter().any(|flight| flight.void) {
             return false;
         }
         let mut rows = self.spare_rows.pop().unwrap_or_default();

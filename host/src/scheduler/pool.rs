@@ -27,6 +27,12 @@ impl BlockPool {
         self.free.len() as u32
     }
 
+    /// Which blocks nobody holds.
+    #[cfg(test)]
+    pub fn free_blocks(&self) -> &[u32] {
+        &self.free
+    }
+
     /// Blocks that `table` lacks to hold `tokens`.
     pub fn missing(&self, table: &[u32], tokens: u32) -> u32 {
         tokens
