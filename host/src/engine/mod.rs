@@ -96,15 +96,66 @@ struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// An engine whose device is being opened.
+#[must_use = "without it, the engine is torn down as soon as it is loaded"]
+pub struct Starting {
+    outcome: mpsc::Receiver<Result<EngineInfo, Error>>,
+    options: EngineOptions,
+    inbox: Arc<Inbox>,
+    board: Arc<Board>,
+    thread: JoinHandle<()>,
+}
+
+impl Starting {
+    /// Waits for the outcome. After an error nothing is left.
+    pub fn wait(self) -> Result<Engine, Error> {
+        let Self {
+            outcome,
+            options,
+            inbox,
+            board,
+            thread,
+        } = self;
+        let outcome = outcome
+            .recv()
+            .unwrap_or_else(|_| Err(Error::bug("opening the backend panicked")));
+        match outcome {
+            Ok(info) => {
+                let thread = Mutex::new(Some(thread));
+                Ok(Engine(Arc::new(Shared {
+                    info,
+                    options,
+                    inbox,
+                    board,
+                    thread,
+                })))
+            }
+            Err(error) => {
+                // It has given back what it had, and ends; its panic, where there was one, is the error.
+                let _ = thread.join();
+                Err(error)
+            }
+        }
+    }
+}
+
 impl Engine {
     /// Starts an engine thread, opens and loads the device on it with `open`, and waits for the outcome.
-    /// Progress and cancellation of the load are between `open` and whoever made it. After an error nothing
-    /// is left.
     pub fn start(
         name: &str,
         options: EngineOptions,
         open: impl FnOnce() -> Result<Box<dyn DeviceIo>, Error> + Send + 'static,
     ) -> Result<Self, Error> {
+        Self::begin(name, options, open)?.wait()
+    }
+
+    /// Starts an engine thread, which opens and loads the device with `open`. Progress and cancellation of the
+    /// load are between `open` and whoever made it.
+    pub fn begin(
+        name: &str,
+        options: EngineOptions,
+        open: impl FnOnce() -> Result<Box<dyn DeviceIo>, Error> + Send + 'static,
+    ) -> Result<Starting, Error> {
         let inbox = Arc::new(Inbox::new(options.max_waiting, options.channel.max(8)));
         let board = Arc::new(Board::default());
         let (loaded, outcome) = mpsc::sync_channel(1);
@@ -118,26 +169,13 @@ impl Engine {
             .name(format!("engine {name}"))
             .spawn(move || life.run(open, &loaded))
             .map_err(|error| Error::exhausted(format!("no thread for the engine of {name:?}: {error}")))?;
-        let outcome = outcome
-            .recv()
-            .unwrap_or_else(|_| Err(Error::bug("opening the backend panicked")));
-        match outcome {
-            Ok(info) => {
-                let thread = Mutex::new(Some(thread));
-                Ok(Self(Arc::new(Shared {
-                    info,
-                    options,
-                    inbox,
-                    board,
-                    thread,
-                })))
-            }
-            Err(error) => {
-                // It has given back what it had, and ends.
-                let _ = thread.join();
-                Err(error)
-            }
-        }
+        Ok(Starting {
+            outcome,
+            options,
+            inbox,
+            board,
+            thread,
+        })
     }
 
     /// What it serves.
@@ -220,13 +258,17 @@ impl Life {
     ) {
         let device = match self.board.calling("load", open) {
             Ok(device) => device,
-            Err(error) => return self.tell(loaded, Err(error)),
+            Err(error) => {
+                told(loaded, Err(error));
+                return;
+            }
         };
         let limits = match Limits::of(device.model()) {
             Ok(limits) => limits,
             Err(problem) => {
                 teardown::tear_down(device, &self.board);
-                return self.tell(loaded, Err(Error::bug(problem)));
+                told(loaded, Err(Error::bug(problem)));
+                return;
             }
         };
         let info = EngineInfo {
@@ -245,7 +287,9 @@ impl Life {
             self.options,
         );
         runner.begin();
-        self.tell(loaded, Ok(info));
+        if !told(loaded, Ok(info)) {
+            self.inbox.stop(Instant::now());
+        }
         let failure = match catch_unwind(AssertUnwindSafe(|| runner.serve())) {
             Ok(()) => Failure::Draining,
             Err(_) => Failure::Backend("the engine has failed".into()),
@@ -258,9 +302,9 @@ impl Life {
         teardown::tear_down(runner.device, &self.board);
         self.board.set_ended();
     }
+}
 
-    fn tell(&self, loaded: &mpsc::SyncSender<Result<EngineInfo, Error>>, outcome: Result<EngineInfo, Error>) {
-        // `start` waits for it.
-        let _ = loaded.send(outcome);
-    }
+/// Tells whoever waits for the load. False where nobody does any more.
+fn told(loaded: &mpsc::SyncSender<Result<EngineInfo, Error>>, outcome: Result<EngineInfo, Error>) -> bool {
+    loaded.send(outcome).is_ok()
 }

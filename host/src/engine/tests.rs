@@ -330,6 +330,18 @@ fn a_backend_that_does_not_open_leaves_nothing() {
 fn an_engine_that_is_dropped_tears_itself_down() {
     let (engine, controls) = start(counting, EngineOptions::default());
     drop(engine);
+    wait_for_drop(&controls);
+    let (sender, controls) = mpsc::channel();
+    let starting = Engine::begin("test", EngineOptions::default(), move || {
+        let device = counting();
+        let _ = sender.send(device.controls());
+        Ok(Box::new(device))
+    });
+    drop(starting);
+    wait_for_drop(&controls.recv().expect("the device was made"));
+}
+
+fn wait_for_drop(controls: &FakeControls) {
     let end = Instant::now() + LONG;
     while !controls.is_dropped() {
         assert!(Instant::now() < end);

@@ -19,8 +19,8 @@ const TARGET_S: f32 = 0.1;
 /// What it may take while nothing else runs: a cancel and a new request wait for that long.
 const TARGET_ALONE_S: f32 = 0.4;
 /// The budgets before the first measurement.
-const FIRST: u32 = 128;
-const FIRST_ALONE: u32 = 512;
+const FIRST: u32 = 64;
+const FIRST_ALONE: u32 = 256;
 /// The least a step carries, however slow the device is: prompts must come to their end.
 const LEAST: u32 = 16;
 

@@ -9,13 +9,14 @@
 
 mod generation;
 mod lease;
+mod load;
 #[cfg(test)]
 mod tests;
 
-pub use generation::Generation;
+pub use generation::{Generation, GenerationEnd};
 pub use lease::{Lease, LeaseError};
+pub use load::{LoadFailure, LoadSpec, load};
 
-use crate::engine::TeardownReport;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -35,19 +36,6 @@ pub struct Slot<T> {
     name: String,
     current: RwLock<Option<Arc<Generation<T>>>>,
     last_number: AtomicU64,
-}
-
-/// What became of a slot's generation when everything was shut down.
-#[derive(Clone, Debug)]
-pub struct SlotShutdown {
-    /// The slot.
-    pub slot: String,
-    /// The generation.
-    pub generation: u64,
-    /// Requests that still had a lease when the deadline had passed.
-    pub leases: usize,
-    /// What its teardown did.
-    pub report: TeardownReport,
 }
 
 impl<T> Slots<T> {
@@ -100,9 +88,9 @@ impl<T> Slots<T> {
         !slots.is_empty() && slots.iter().all(|slot| slot.is_ready())
     }
 
-    /// Takes every generation out of its slot, lets their requests finish until `deadline`, and tears them
-    /// down, all at the same time. Blocks the calling thread.
-    pub fn shutdown(&self, deadline: Duration) -> Vec<SlotShutdown>
+    /// Takes every generation out of its slot, lets their requests finish until `deadline`, and ends them, all
+    /// at the same time. Returns each with its slot's name. Blocks the calling thread.
+    pub fn shutdown(&self, deadline: Duration) -> Vec<(String, GenerationEnd)>
     where
         T: Send + Sync,
     {
@@ -110,16 +98,7 @@ impl<T> Slots<T> {
         std::thread::scope(|scope| {
             let threads = slots.iter().filter_map(|slot| {
                 let generation = slot.switch(None)?;
-                Some(scope.spawn(move || {
-                    let report = generation.shutdown(deadline);
-                    let leases = generation.leases();
-                    SlotShutdown {
-                        slot: slot.name.clone(),
-                        generation: generation.number(),
-                        leases,
-                        report,
-                    }
-                }))
+                Some(scope.spawn(move || (slot.name.clone(), generation.shutdown(deadline))))
             });
             let threads: Vec<_> = threads.collect();
             threads

@@ -43,9 +43,9 @@ fn a_lease_keeps_the_generation_it_was_taken_on_through_a_switch() {
 
     let waiting = std::thread::spawn(move || incumbent.shutdown(Duration::from_secs(60)));
     drop(old);
-    assert!(waiting.join().expect("no panic").is_clean());
+    assert!(waiting.join().expect("no panic").teardown.is_clean());
     assert!(slots.is_ready());
-    assert!(slots.shutdown(Duration::ZERO)[0].report.is_clean());
+    assert!(slots.shutdown(Duration::ZERO)[0].1.teardown.is_clean());
 }
 
 #[test]
@@ -55,11 +55,9 @@ fn a_closed_generation_gives_no_lease_and_its_deadline_holds() {
     slot.switch(Some(generation(&slot)));
     let kept = slots.lease("chat").expect("ready");
     let ends = slots.shutdown(Duration::from_millis(50));
-    assert_eq!(
-        (ends[0].slot.as_str(), ends[0].generation, ends[0].leases),
-        ("chat", 1, 1)
-    );
-    assert!(ends[0].report.is_clean(), "{:?}", ends[0].report);
+    let (name, end) = &ends[0];
+    assert_eq!((name.as_str(), end.number, end.leases), ("chat", 1, 1));
+    assert!(end.teardown.is_clean(), "{:?}", end.teardown);
     assert!(!kept.hold());
     assert!(matches!(slots.lease("chat"), Err(LeaseError::NotReady { .. })));
 }
