@@ -7,7 +7,10 @@ use super::{
     fields::Fields,
     options::{self, MAX_LOGPROBS, Options, is_list},
 };
-use crate::http::error::ApiError;
+use crate::{
+    http::error::ApiError,
+    text::{Message, Role},
+};
 
 /// A chat to continue.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,17 +23,6 @@ pub struct ChatRequest {
     pub logprobs: Option<u32>,
     /// How to answer.
     pub options: Options,
-}
-
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// `system`, `user`, `assistant` or `tool`.
-    pub role: &'static str,
-    /// Its text.
-    pub content: String,
-    /// The author's name among those of the same role.
-    pub name: Option<String>,
 }
 
 impl ChatRequest {
@@ -96,13 +88,14 @@ fn message(raw: &RawValue, path: String) -> Result<Message, ApiError> {
     let role: String = fields.required("role", expected)?;
     let role = match role.as_str() {
         // Newer models call the system's messages so; templates know the older word.
-        "system" | "developer" => "system",
-        "user" => "user",
-        "assistant" => "assistant",
-        "tool" => "tool",
+        "system" | "developer" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        "tool" => Role::Tool,
         _ => return Err(fields.wrong("role", expected)),
     };
-    if role == "assistant" {
+    let mut message = Message::new(role, content(&mut fields)?);
+    if role == Role::Assistant {
         // Clients send back an answer as they got it.
         for name in ["refusal", "audio", "function_call"] {
             fields.unsupported(name, &[])?;
@@ -111,13 +104,15 @@ fn message(raw: &RawValue, path: String) -> Result<Message, ApiError> {
             fields.unsupported(name, &["[]"])?;
         }
     }
-    if role == "tool" {
-        fields.required::<String>("tool_call_id", "a string")?;
+    if role == Role::Tool {
+        let id: String = fields.required("tool_call_id", "a string")?;
+        message.fields.insert("tool_call_id".into(), id.into());
     }
-    let content = content(&mut fields)?;
-    let name = fields.optional("name", "a string")?;
+    if let Some(name) = fields.optional::<String>("name", "a string")? {
+        message.fields.insert("name".into(), name.into());
+    }
     fields.finish()?;
-    Ok(Message { role, content, name })
+    Ok(message)
 }
 
 /// A text, or a list of text parts, which are joined as they stand.

@@ -4,12 +4,14 @@ mod chat;
 mod completion;
 mod fields;
 mod logprob;
+mod models;
 mod options;
 mod reply;
 
-pub use chat::{ChatRequest, Message};
+pub use chat::ChatRequest;
 pub use completion::{CompletionRequest, Prompt};
 pub use logprob::{Logprob, TokenLogprob};
+pub use models::{ModelCard, ModelList};
 pub use options::{MAX_CHOICES, Options};
 pub use reply::{Form, Head, Usage, WholeChoice, write_event};
 

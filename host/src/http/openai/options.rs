@@ -8,13 +8,16 @@ use std::{
 use serde_json::value::RawValue;
 
 use super::fields::Fields;
-use crate::{http::error::ApiError, request::Sampling};
+use crate::{
+    http::error::ApiError,
+    request::Sampling,
+    text::{MAX_STOP_BYTES, MAX_STOPS},
+};
 
 /// Most choices of one request.
 pub const MAX_CHOICES: u32 = 128;
 /// Most of the most probable tokens that are reported with each token.
 pub const MAX_LOGPROBS: u32 = 20;
-const MAX_STOPS: usize = 16;
 const MAX_BIASES: usize = 1024;
 
 /// How to answer a prompt.
@@ -102,7 +105,7 @@ fn seed(fields: &mut Fields) -> Result<u64, ApiError> {
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let expected = format!("a string, or a list of at most {MAX_STOPS} strings, none of them empty");
+    let expected = format!("a string of 1 to {MAX_STOP_BYTES} bytes, or a list of at most {MAX_STOPS} of them");
     let Some(raw) = fields.raw("stop") else {
         return Ok(Vec::new());
     };
@@ -112,7 +115,7 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         serde_json::from_str(raw.get()).map(|one| vec![one])
     };
     match stop {
-        Ok(stop) if stop.len() <= MAX_STOPS && stop.iter().all(|text| !text.is_empty()) => Ok(stop),
+        Ok(stop) if stop.len() <= MAX_STOPS && stop.iter().all(|text| (1..=MAX_STOP_BYTES).contains(&text.len())) => Ok(stop),
         _ => Err(fields.wrong("stop", &expected)),
     }
 }

@@ -1,12 +1,13 @@
 //! The JSON of answers: whole ones, and the chunks of a stream.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
 
 use super::{
     logprob::{ChatLogprobs, CompletionLogprobs, TokenLogprob},
+    models::unix_seconds,
     options::random,
 };
 use crate::request::FinishReason;
@@ -63,9 +64,7 @@ impl Head {
         Self {
             form,
             id: format!("{prefix}-{:016x}{:016x}", random(), random()),
-            created: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |now| now.as_secs()),
+            created: unix_seconds(SystemTime::now()),
             model,
             fingerprint,
             include_usage,

@@ -40,7 +40,7 @@ fn a_chat_of_all_parameters_is_read() {
     let messages: Vec<_> = request
         .messages
         .iter()
-        .map(|m| (m.role, m.content.as_str()))
+        .map(|m| (m.role.name(), m.content.as_str()))
         .collect();
     assert_eq!(
         messages,
@@ -51,7 +51,8 @@ fn a_chat_of_all_parameters_is_read() {
             ("tool", "d")
         ]
     );
-    assert_eq!(request.messages[1].name.as_deref(), Some("Ann"));
+    assert_eq!(request.messages[1].fields["name"], "Ann");
+    assert_eq!(request.messages[3].fields["tool_call_id"], "1");
     assert_eq!(request.logprobs, Some(4));
     let options = request.options;
     assert_eq!((options.n, options.max_tokens), (3, Some(9)));
@@ -152,6 +153,7 @@ fn a_wrong_chat_parameter_is_refused_by_name() {
         (json!({"n": 1000}), "n"),
         (json!({"stop": ""}), "stop"),
         (json!({"stop": ["a", 1]}), "stop"),
+        (json!({"stop": "a".repeat(2000)}), "stop"),
         (json!({"stop": vec!["a"; 17]}), "stop"),
         (json!({"seed": "1"}), "seed"),
         (json!({"seed": 1.5}), "seed"),

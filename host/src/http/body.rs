@@ -1,0 +1,72 @@
+//! Reading a request's body: bounded in bytes and in time.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, StatusCode, header},
+};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+
+use super::error::ApiError;
+
+/// Most bytes of a body: text for a million tokens.
+pub const MAX_BODY: usize = 4 << 20;
+/// How much of a body that is too large is read and dropped, so that its sender comes to read the answer.
+const MAX_DROPPED: usize = 64 << 20;
+/// Time for a whole body.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Reads a body of JSON text.
+///
+/// # Errors
+/// 415 for another content type than JSON (none at all is taken for JSON), 413 for too many bytes, 408 for too
+/// slow a sender.
+pub async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    check_content_type(headers)?;
+    match tokio::time::timeout(TIMEOUT, read(body)).await {
+        Ok(result) => result,
+        Err(_elapsed) => Err(ApiError::with_status(
+            StatusCode::REQUEST_TIMEOUT,
+            "body_timeout",
+            format!("the body did not arrive within {} s", TIMEOUT.as_secs()),
+        )),
+    }
+}
+
+async fn read(mut body: Body) -> Result<Bytes, ApiError> {
+    let mut text = BytesMut::new();
+    let mut length = 0usize;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
+        let Some(data) = frame.data_ref() else { continue };
+        length += data.len();
+        if length <= MAX_BODY {
+            text.extend_from_slice(data);
+        } else if length > MAX_DROPPED {
+            break;
+        }
+    }
+    if length > MAX_BODY {
+        return Err(ApiError::with_status(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body_too_large",
+            format!("a body may have at most {MAX_BODY} bytes"),
+        ));
+    }
+    Ok(text.freeze())
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let essence = value.to_str().ok().and_then(|value| value.split(';').next()).map(str::trim);
+    match essence {
+        Some(kind) if kind.eq_ignore_ascii_case("application/json") => Ok(()),
+        _ => Err(ApiError::with_status(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_content_type",
+            "the body must be JSON, with Content-Type: application/json",
+        )),
+    }
+}

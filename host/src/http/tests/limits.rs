@@ -1,0 +1,117 @@
+use super::*;
+
+const PATH: &str = "/v1/chat/completions";
+
+#[tokio::test]
+async fn every_error_has_openais_shape() {
+    let server = Server::start().await;
+    let json_type = "Content-Type: application/json\r\n";
+    let big = vec![b' '; 5 << 20];
+    for (method, path, headers, body, status) in [
+        ("GET", "/nowhere", "", &b""[..], 404),
+        ("POST", "/v1/nowhere", "", b"{}", 404),
+        ("GET", PATH, "", b"", 405),
+        ("DELETE", "/v1/models", "", b"", 405),
+        ("OPTIONS", PATH, "", b"", 405),
+        ("BREW", PATH, "", b"", 405),
+        ("POST", PATH, json_type, b"{", 400),
+        ("POST", PATH, json_type, &big, 413),
+        ("POST", PATH, "Content-Type: text/plain\r\n", b"{}", 415),
+    ] {
+        let reply = server.client().await.request(method, path, headers, body).await;
+        assert_eq!(reply.status, status, "{method} {path}");
+        let mut error = reply.json();
+        let mut names: Vec<_> = error["error"].as_object_mut().unwrap().keys().cloned().collect();
+        names.sort();
+        assert_eq!(names, ["code", "message", "param", "type"], "{method} {path}");
+        assert_eq!(reply.header("allow").is_some(), status == 405, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn head_and_a_missing_content_type_are_fine() {
+    let server = Server::start().await;
+    let mut client = server.client().await;
+    assert_eq!(client.request("HEAD", "/health", "", b"").await.status, 200);
+    assert_eq!(client.request("POST", PATH, "", chat(json!({})).to_string().as_bytes()).await.status, 200);
+    let charset = "Content-Type: application/json; charset=utf-8\r\n";
+    assert_eq!(client.request("POST", PATH, charset, chat(json!({})).to_string().as_bytes()).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_key_is_asked_for_where_there_is_one() {
+    let server = Server::start_with(EngineOptions::default(), Some("secret")).await;
+    let mut client = server.client().await;
+    for (headers, status) in [
+        ("", 401),
+        ("Authorization: Bearer wrong!\r\n", 401),
+        ("Authorization: Basic secret\r\n", 401),
+        ("Authorization: Bearer secret\r\n", 200),
+        ("authorization: bearer secret\r\n", 200),
+    ] {
+        let reply = client.request("GET", "/v1/models", headers, b"").await;
+        assert_eq!(reply.status, status, "{headers}");
+        assert!(status == 200 || reply.json()["error"]["code"] == "invalid_api_key");
+    }
+    assert_eq!(client.post(PATH, &chat(json!({}))).await.status, 401);
+    assert_eq!(client.get("/health").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_full_line_says_when_to_come_back() {
+    let server = Server::start_with(EngineOptions { max_waiting: 2, ..EngineOptions::default() }, None).await;
+    server.device.hold("collect");
+    let reply = server.client().await.post(PATH, &chat(json!({"n": 3}))).await;
+    assert_eq!(reply.status, 429);
+    assert!(reply.header("retry-after").unwrap().parse::<u32>().unwrap() > 0);
+    assert_eq!(reply.json()["error"]["code"], "queue_full");
+    server.device.release();
+    // The two that had been taken were cancelled with the third.
+    server.until_idle().await;
+    assert_eq!(server.client().await.post(PATH, &chat(json!({}))).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_stop_lets_running_answers_end() {
+    let mut server = Server::start().await;
+    server.device.set_step_time(Duration::from_millis(5));
+    let mut client = server.client().await;
+    client.send("POST", PATH, "", chat(json!({"stream": true})).to_string().as_bytes()).await;
+    let mut reply = client.head().await;
+    server.stop.take().unwrap().send(()).unwrap();
+    while let Some(chunk) = client.chunk(&mut reply).await {
+        reply.body.extend(chunk);
+    }
+    assert!(reply.text().ends_with("data: [DONE]\n\n"));
+    assert!(client.rest().await.is_empty());
+    (&mut server.task).await.unwrap();
+    assert!(tokio::net::TcpStream::connect(server.address).await.is_err());
+}
+
+#[tokio::test]
+async fn an_idle_connection_does_not_delay_a_stop() {
+    let mut server = Server::start().await;
+    let mut idle = server.client().await;
+    assert_eq!(idle.get("/health").await.status, 200);
+    server.stop.take().unwrap().send(()).unwrap();
+    (&mut server.task).await.unwrap();
+    assert!(idle.rest().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_never_ends_is_cut_off() {
+    let server = Server::start().await;
+    let mut client = server.client().await;
+    client.write(b"GET /health HTTP/1.1\r\nHost: ").await;
+    client.rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_never_ends_is_cut_off() {
+    let server = Server::start().await;
+    let mut client = server.client().await;
+    client.write(b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n{").await;
+    let mut reply = client.head().await;
+    reply.body = client.chunk(&mut reply).await.unwrap();
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (408, &json!("body_timeout")));
+}
