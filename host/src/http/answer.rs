@@ -48,7 +48,11 @@ pub struct Step {
 impl Answer {
     /// An answer of these choices to prompts of so many tokens.
     pub fn new(choices: Vec<Running>, prompt_tokens: u32, lease: Lease<Text>) -> Self {
-        Self { choices, prompt_tokens, _lease: lease }
+        Self {
+            choices,
+            prompt_tokens,
+            _lease: lease,
+        }
     }
 
     /// The next step of any choice; `None` once all have ended. After an error it is over.
@@ -82,7 +86,11 @@ impl Answer {
 
     /// Waits for the end.
     pub async fn whole(&mut self) -> Result<Vec<WholeChoice>, ApiError> {
-        let empty = WholeChoice { text: String::new(), logprobs: None, finish: FinishReason::Stop };
+        let empty = WholeChoice {
+            text: String::new(),
+            logprobs: None,
+            finish: FinishReason::Stop,
+        };
         let mut whole = vec![empty; self.choices.len()];
         while let Some(step) = std::future::poll_fn(|context| self.poll_step(context)).await {
             let Step { index, delta, finish } = step?;

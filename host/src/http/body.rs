@@ -24,15 +24,27 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// 415 for another content type than JSON (none at all is taken for JSON), 413 for too many bytes, 408 for too
 /// slow a sender.
 pub async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    let body = read_all(body).await?;
     check_content_type(headers)?;
-    match tokio::time::timeout(TIMEOUT, read(body)).await {
-        Ok(result) => result,
-        Err(_elapsed) => Err(ApiError::with_status(
-            StatusCode::REQUEST_TIMEOUT,
-            "body_timeout",
-            format!("the body did not arrive within {} s", TIMEOUT.as_secs()),
-        )),
-    }
+    Ok(body)
+}
+
+/// Reads a body that is of no use. A connection that is closed while its client still writes loses the answer.
+pub async fn discard(body: Body) {
+    // Whatever is wrong with it, the answer says something else.
+    let _ = read_all(body).await;
+}
+
+async fn read_all(body: Body) -> Result<Bytes, ApiError> {
+    tokio::time::timeout(TIMEOUT, read(body))
+        .await
+        .unwrap_or_else(|_elapsed| {
+            Err(ApiError::with_status(
+                StatusCode::REQUEST_TIMEOUT,
+                "body_timeout",
+                format!("the body did not arrive within {} s", TIMEOUT.as_secs()),
+            ))
+        })
 }
 
 async fn read(mut body: Body) -> Result<Bytes, ApiError> {
@@ -59,8 +71,14 @@ async fn read(mut body: Body) -> Result<Bytes, ApiError> {
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
-    let essence = value.to_str().ok().and_then(|value| value.split(';').next()).map(str::trim);
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let essence = value
+        .to_str()
+        .ok()
+        .and_then(|value| value.split(';').next())
+        .map(str::trim);
     match essence {
         Some(kind) if kind.eq_ignore_ascii_case("application/json") => Ok(()),
         _ => Err(ApiError::with_status(

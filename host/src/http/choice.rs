@@ -49,7 +49,12 @@ struct Waiting {
 impl Choice {
     /// A choice that has no token yet. With `logprobs` its tokens are reported with their log-probabilities.
     pub fn new(detokenizer: Detokenizer, stops: StopMatcher, logprobs: Option<Logprobs>) -> Self {
-        Self { detokenizer, stops, logprobs, tokens: 0 }
+        Self {
+            detokenizer,
+            stops,
+            logprobs,
+            tokens: 0,
+        }
     }
 
     /// Takes the next token.
@@ -61,8 +66,15 @@ impl Choice {
         }
         let released = self.stops.push(piece);
         let (text, stopped) = (released.text.to_owned(), released.stopped.is_some());
-        let logprobs = self.logprobs.as_mut().map(|logprobs| logprobs.release(text.len(), stopped));
-        Delta { text, logprobs, stopped }
+        let logprobs = self
+            .logprobs
+            .as_mut()
+            .map(|logprobs| logprobs.release(text.len(), stopped));
+        Delta {
+            text,
+            logprobs,
+            stopped,
+        }
     }
 
     /// Gives what was held back: no token follows.
@@ -72,8 +84,15 @@ impl Choice {
         if !stopped {
             text.push_str(self.stops.finish());
         }
-        let logprobs = self.logprobs.as_mut().map(|logprobs| logprobs.release(text.len(), stopped));
-        Delta { text, logprobs, stopped }
+        let logprobs = self
+            .logprobs
+            .as_mut()
+            .map(|logprobs| logprobs.release(text.len(), stopped));
+        Delta {
+            text,
+            logprobs,
+            stopped,
+        }
     }
 }
 
@@ -87,15 +106,35 @@ impl Delta {
 impl Logprobs {
     /// None yet, of tokens of this vocabulary.
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        Self { vocabulary, waiting: VecDeque::new(), characters: 0, decoded: 0, given: 0 }
+        Self {
+            vocabulary,
+            waiting: VecDeque::new(),
+            characters: 0,
+            decoded: 0,
+            given: 0,
+        }
     }
 
     /// Takes a token that added `piece` to the text.
     fn push(&mut self, token: Token, piece: &str) {
-        let entry = |id, logprob| Logprob { bytes: self.vocabulary.token_bytes(id).to_vec(), logprob };
-        let top = token.top.iter().map(|&(id, logprob)| entry(id, logprob)).collect();
-        let entry = TokenLogprob { token: entry(token.id, token.logprob), top, offset: self.characters };
-        self.waiting.push_back(Waiting { entry, start: self.decoded });
+        let entry = |id, logprob| Logprob {
+            bytes: self.vocabulary.token_bytes(id).to_vec(),
+            logprob,
+        };
+        let top = token
+            .top
+            .iter()
+            .map(|&(id, logprob)| entry(id, logprob))
+            .collect();
+        let entry = TokenLogprob {
+            token: entry(token.id, token.logprob),
+            top,
+            offset: self.characters,
+        };
+        self.waiting.push_back(Waiting {
+            entry,
+            start: self.decoded,
+        });
         self.characters += piece.chars().count();
         self.decoded += piece.len();
     }
@@ -105,7 +144,11 @@ impl Logprobs {
     fn release(&mut self, bytes: usize, cut: bool) -> Vec<TokenLogprob> {
         self.given += bytes;
         let is_given = |waiting: &Waiting| waiting.start < self.given || (!cut && self.given == self.decoded);
-        let count = self.waiting.iter().take_while(|waiting| is_given(waiting)).count();
+        let count = self
+            .waiting
+            .iter()
+            .take_while(|waiting| is_given(waiting))
+            .count();
         self.waiting.drain(..count).map(|waiting| waiting.entry).collect()
     }
 }

@@ -22,8 +22,8 @@ use super::{
     sse,
 };
 use crate::{
-    request::{Refused, Request, Sampling},
     engine::EngineInfo,
+    request::{Refused, Request, Sampling},
     slot::{Lease, LeaseError},
     text::{Chat, Detokenizer, Special, StopMatcher, Text, TextError},
 };
@@ -32,16 +32,34 @@ use crate::{
 const INLINE_BYTES: usize = 16 << 10;
 
 /// `POST /v1/chat/completions`
-pub async fn chat(State(state): State<Arc<AppState>>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+pub async fn chat(
+    State(state): State<Arc<AppState>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
     let body = read_json(&headers, body).await?;
-    let ChatRequest { model, messages, logprobs, options } = ChatRequest::parse(&body)?;
+    let ChatRequest {
+        model,
+        messages,
+        logprobs,
+        options,
+    } = ChatRequest::parse(&body)?;
     let lease = lease(&state, &model)?;
     let text = lease.text().clone();
     let size = body.len();
-    let chat = Chat { messages, ..Chat::default() };
+    let chat = Chat {
+        messages,
+        ..Chat::default()
+    };
     let prompt = off_thread(size, move || text.prompt(&chat)).await?;
     let prompt = prompt.map_err(|error| text_error(error, "messages"))?;
-    let job = Job { form: Form::Chat, param: "messages", prompts: vec![prompt], logprobs, options };
+    let job = Job {
+        form: Form::Chat,
+        param: "messages",
+        prompts: vec![prompt],
+        logprobs,
+        options,
+    };
     job.answer(lease).await
 }
 
@@ -52,7 +70,12 @@ pub async fn complete(
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = read_json(&headers, body).await?;
-    let CompletionRequest { model, prompts, logprobs, options } = CompletionRequest::parse(&body)?;
+    let CompletionRequest {
+        model,
+        prompts,
+        logprobs,
+        options,
+    } = CompletionRequest::parse(&body)?;
     let lease = lease(&state, &model)?;
     let text = lease.text().clone();
     let encode = move || {
@@ -62,8 +85,16 @@ pub async fn complete(
         };
         prompts.into_iter().map(encode).collect::<Result<Vec<_>, _>>()
     };
-    let prompts = off_thread(body.len(), encode).await?.map_err(|error| text_error(error, "prompt"))?;
-    let job = Job { form: Form::Completion, param: "prompt", prompts, logprobs, options };
+    let prompts = off_thread(body.len(), encode)
+        .await?
+        .map_err(|error| text_error(error, "prompt"))?;
+    let job = Job {
+        form: Form::Completion,
+        param: "prompt",
+        prompts,
+        logprobs,
+        options,
+    };
     job.answer(lease).await
 }
 
@@ -106,10 +137,19 @@ impl Job {
     fn check(&self, lease: &Lease<Text>) -> Result<(), ApiError> {
         let vocabulary = lease.engine().info().limits.vocab_size;
         if self.prompts.iter().any(Vec::is_empty) {
-            return Err(ApiError::invalid_value(self.param, format!("'{}' has no tokens", self.param)));
+            return Err(ApiError::invalid_value(
+                self.param,
+                format!("'{}' has no tokens", self.param),
+            ));
         }
         let unknown = |token: u32| token >= vocabulary;
-        if let Some(token) = self.prompts.iter().flatten().copied().find(|&token| unknown(token)) {
+        if let Some(token) = self
+            .prompts
+            .iter()
+            .flatten()
+            .copied()
+            .find(|&token| unknown(token))
+        {
             let message = format!("token {token} is not one of the model's {vocabulary}");
             return Err(ApiError::invalid_value(self.param, message));
         }
@@ -130,7 +170,10 @@ impl Job {
                 let request = Request {
                     prompt: prompt.clone(),
                     max_tokens: self.options.max_tokens.unwrap_or(room),
-                    sampling: Sampling { sequence: u64::from(sequence), ..self.options.sampling },
+                    sampling: Sampling {
+                        sequence: u64::from(sequence),
+                        ..self.options.sampling
+                    },
                     stop_tokens: match self.options.ignore_eos {
                         true => Vec::new(),
                         false => lease.text().stop_tokens().to_vec(),
@@ -139,8 +182,14 @@ impl Job {
                     bias: self.options.bias.clone(),
                 };
                 let choice = self.choice(lease)?;
-                let events = lease.engine().submit(request).map_err(|refused| self.refused(refused))?;
-                choices.push(Running { events: Some(events), choice });
+                let events = lease
+                    .engine()
+                    .submit(request)
+                    .map_err(|refused| self.refused(refused))?;
+                choices.push(Running {
+                    events: Some(events),
+                    choice,
+                });
             }
         }
         Ok(choices)
@@ -166,16 +215,23 @@ impl Job {
 fn lease(state: &AppState, model: &str) -> Result<Lease<Text>, ApiError> {
     state.slots.lease(model).map_err(|error| match error {
         LeaseError::UnknownModel { .. } => ApiError::model_not_found(model),
-        LeaseError::NotReady { retry_after } => {
-            ApiError::unavailable("model_not_ready", error.to_string(), retry_after.as_secs().max(1) as u32)
-        }
+        LeaseError::NotReady { retry_after } => ApiError::unavailable(
+            "model_not_ready",
+            error.to_string(),
+            retry_after.as_secs().max(1) as u32,
+        ),
     })
 }
 
 /// Names what the answer's tokens depend on besides the request: the weights, the kind of device, and our version.
 fn fingerprint(info: &EngineInfo) -> String {
     let mut hasher = DefaultHasher::new();
-    (info.model.weights_identity.as_str(), info.device.kind.as_str(), env!("CARGO_PKG_VERSION")).hash(&mut hasher);
+    (
+        info.model.weights_identity.as_str(),
+        info.device.kind.as_str(),
+        env!("CARGO_PKG_VERSION"),
+    )
+        .hash(&mut hasher);
     format!("fp_{:016x}", hasher.finish())
 }
 
@@ -199,7 +255,9 @@ fn text_error(error: TextError, param: &str) -> ApiError {
     match error {
         TextError::Request(_) => ApiError::invalid_value(param, message),
         // No repetition helps, so this is no status of those that client libraries retry.
-        TextError::Template(_) => ApiError::unsupported(param, message + "; /v1/completions needs no template"),
+        TextError::Template(_) => {
+            ApiError::unsupported(param, message + "; /v1/completions needs no template")
+        }
         TextError::Checkpoint(_) => {
             tracing::error!(%error, "tokenising a request failed");
             ApiError::internal()

@@ -10,8 +10,8 @@ pub const HTTP_REQUESTS: &str = "met_http_requests_total";
 
 /// Upper bounds in seconds of every histogram whose name ends in `_seconds`.
 const SECONDS: &[f64] = &[
-    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
-    60.0,
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    30.0, 60.0,
 ];
 
 /// How often recorded samples are folded into buckets; until then each one takes memory.
@@ -22,7 +22,8 @@ const UPKEEP: Duration = Duration::from_secs(5);
 pub fn install() -> &'static PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(|| {
-        let buckets = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), SECONDS);
+        let buckets =
+            PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), SECONDS);
         let builder = buckets.unwrap_or_else(|error| {
             tracing::error!(%error, "histograms have no buckets");
             PrometheusBuilder::new()

@@ -4,6 +4,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use axum::{
     Json, Router,
+    body::Body,
     extract::{MatchedPath, Path, Request, State},
     http::{HeaderValue, Method, StatusCode, Uri, header},
     middleware::{Next, from_fn, from_fn_with_state},
@@ -14,6 +15,7 @@ use futures_util::FutureExt;
 use serde_json::json;
 
 use super::{
+    body::discard,
     error::{ApiError, shorten},
     generate, metrics,
     openai::{ModelCard, ModelList},
@@ -40,7 +42,10 @@ pub fn router(state: AppState) -> Router {
         .route_layer(from_fn_with_state(state.clone(), check_key));
     Router::new()
         .merge(v1)
-        .route("/", get(|| async { "met-host serves OpenAI's API under /v1; see also /health and /metrics.\n" }))
+        .route(
+            "/",
+            get(|| async { "met-host serves OpenAI's API under /v1; see also /health and /metrics.\n" }),
+        )
         .route("/health", get(ready))
         .route("/health/live", get(|| async { Json(json!({"status": "live"})) }))
         .route("/metrics", get(show_metrics))
@@ -53,29 +58,38 @@ pub fn router(state: AppState) -> Router {
 /// Counts the request, and answers where a handler panicked.
 async fn count(route: MatchedPath, request: Request, next: Next) -> Response {
     let method = request.method().clone();
-    let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_panic| {
-        tracing::error!(route = route.as_str(), "a handler panicked");
-        ApiError::internal().into_response()
-    });
+    let response = AssertUnwindSafe(next.run(request))
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_panic| {
+            tracing::error!(route = route.as_str(), "a handler panicked");
+            ApiError::internal().into_response()
+        });
     metrics::count_request(route.as_str(), &method, response.status());
     response
 }
 
 async fn check_key(State(state): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     if let Some(key) = &state.api_key {
-        let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let given = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
         let token = given.and_then(|given| {
             let (scheme, token) = given.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then_some(token)
         });
         if !token.is_some_and(|token| is_same(token, key)) {
+            discard(request.into_body()).await;
             let error = ApiError::with_status(
                 StatusCode::UNAUTHORIZED,
                 "invalid_api_key",
                 "this server asks for its API key: send it as 'Authorization: Bearer KEY'",
             );
             let mut response = error.into_response();
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return response;
         }
     }
@@ -84,7 +98,11 @@ async fn check_key(State(state): State<Arc<AppState>>, request: Request, next: N
 
 /// Takes the same time wherever two texts of one length differ.
 fn is_same(a: &str, b: &str) -> bool {
-    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    a.len() == b.len()
+        && a.bytes()
+            .zip(b.bytes())
+            .fold(0, |difference, (a, b)| difference | (a ^ b))
+            == 0
 }
 
 async fn list_models(State(state): State<Arc<AppState>>) -> Response {
@@ -109,10 +127,15 @@ async fn ready(State(state): State<Arc<AppState>>) -> Result<Response, ApiError>
     let slots = state.slots.all();
     let problem = slots.iter().find_map(|slot| {
         let name = slot.name();
-        match slot.current().map(|generation| generation.engine().snapshot().state) {
+        match slot
+            .current()
+            .map(|generation| generation.engine().snapshot().state)
+        {
             Some(EngineState::Serving) => None,
             Some(EngineState::Draining) => Some(format!("the model '{name}' is being stopped")),
-            Some(EngineState::Fenced(reason)) => Some(format!("the backend of the model '{name}' failed: {reason}")),
+            Some(EngineState::Fenced(reason)) => {
+                Some(format!("the backend of the model '{name}' failed: {reason}"))
+            }
             Some(EngineState::Stopped) => Some(format!("the model '{name}' is stopped")),
             None => Some(format!("the model '{name}' is not loaded")),
         }
@@ -132,20 +155,30 @@ async fn show_metrics() -> Response {
     (content_type, metrics::install().render()).into_response()
 }
 
-async fn unknown_route(method: Method, uri: Uri) -> ApiError {
+async fn unknown_route(method: Method, uri: Uri, body: Body) -> ApiError {
+    discard(body).await;
     let error = ApiError::with_status(
         StatusCode::NOT_FOUND,
         "unknown_route",
-        format!("there is no route {} {}", shorten(method.as_str()), shorten(uri.path())),
+        format!(
+            "there is no route {} {}",
+            shorten(method.as_str()),
+            shorten(uri.path())
+        ),
     );
     metrics::count_request("unknown", &method, error.status);
     error
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+async fn wrong_method(method: Method, uri: Uri, body: Body) -> ApiError {
+    discard(body).await;
     ApiError::with_status(
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",
-        format!("{} does not take {}", shorten(uri.path()), shorten(method.as_str())),
+        format!(
+            "{} does not take {}",
+            shorten(uri.path()),
+            shorten(method.as_str())
+        ),
     )
 }

@@ -39,7 +39,10 @@ pub async fn respond(answer: Answer, head: Head) -> Result<Response, ApiError> {
     }
     let mut response = Response::new(Body::new(events));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream; charset=utf-8"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
@@ -64,7 +67,15 @@ impl Events {
         let mut keep_alive = interval(KEEP_ALIVE);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick comes at once.
-        Self { answer, head, opened: Vec::new(), out: BytesMut::new(), keep_alive, active: true, ended: false }
+        Self {
+            answer,
+            head,
+            opened: Vec::new(),
+            out: BytesMut::new(),
+            keep_alive,
+            active: true,
+            ended: false,
+        }
     }
 
     /// Waits until there is something to write: every event that is ready.
@@ -79,7 +90,11 @@ impl Events {
                 }
             }
         }
-        if self.ended || !self.out.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if self.ended || !self.out.is_empty() {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
     }
 
     fn write(&mut self, Step { index, delta, finish }: Step) {
@@ -91,7 +106,8 @@ impl Events {
             self.head.write_opening(&mut self.out, index);
         }
         if !delta.is_empty() {
-            self.head.write_text(&mut self.out, index, &delta.text, delta.logprobs.as_deref());
+            self.head
+                .write_text(&mut self.out, index, &delta.text, delta.logprobs.as_deref());
         }
         if let Some(reason) = finish {
             self.head.write_finish(&mut self.out, index, reason);

@@ -23,7 +23,12 @@ pub struct ModelList {
 impl ModelCard {
     /// The model of this name, which serves since `created`.
     pub fn new(id: &str, created: SystemTime) -> Self {
-        Self { id: id.to_owned(), object: "model", created: unix_seconds(created), owned_by: "met-host" }
+        Self {
+            id: id.to_owned(),
+            object: "model",
+            created: unix_seconds(created),
+            owned_by: "met-host",
+        }
     }
 }
 

@@ -105,7 +105,8 @@ fn seed(fields: &mut Fields) -> Result<u64, ApiError> {
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let expected = format!("a string of 1 to {MAX_STOP_BYTES} bytes, or a list of at most {MAX_STOPS} of them");
+    let expected =
+        format!("a string of 1 to {MAX_STOP_BYTES} bytes, or a list of at most {MAX_STOPS} of them");
     let Some(raw) = fields.raw("stop") else {
         return Ok(Vec::new());
     };
@@ -115,7 +116,12 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         serde_json::from_str(raw.get()).map(|one| vec![one])
     };
     match stop {
-        Ok(stop) if stop.len() <= MAX_STOPS && stop.iter().all(|text| (1..=MAX_STOP_BYTES).contains(&text.len())) => Ok(stop),
+        Ok(stop)
+            if stop.len() <= MAX_STOPS
+                && stop.iter().all(|text| (1..=MAX_STOP_BYTES).contains(&text.len())) =>
+        {
+            Ok(stop)
+        }
         _ => Err(fields.wrong("stop", &expected)),
     }
 }

@@ -22,7 +22,11 @@ pub struct Reply {
 
 impl Client {
     pub async fn connect(address: SocketAddr) -> Self {
-        Self { stream: BufReader::new(TcpStream::connect(address).await.unwrap()) }
+        let stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self {
+            stream: BufReader::new(stream),
+        }
     }
 
     pub async fn get(&mut self, path: &str) -> Reply {
@@ -30,7 +34,13 @@ impl Client {
     }
 
     pub async fn post(&mut self, path: &str, body: &Value) -> Reply {
-        self.request("POST", path, "Content-Type: application/json\r\n", body.to_string().as_bytes()).await
+        self.request(
+            "POST",
+            path,
+            "Content-Type: application/json\r\n",
+            body.to_string().as_bytes(),
+        )
+        .await
     }
 
     /// Sends a request and reads the whole answer.
@@ -47,7 +57,8 @@ impl Client {
 
     pub async fn send(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) {
         let length = body.len();
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\n{headers}Content-Length: {length}\r\n\r\n");
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: test\r\n{headers}Content-Length: {length}\r\n\r\n");
         self.write(head.as_bytes()).await;
         self.write(body).await;
     }
@@ -58,13 +69,24 @@ impl Client {
 
     pub async fn head(&mut self) -> Reply {
         let status_line = self.line().await;
-        let status = status_line.split(' ').nth(1).unwrap_or_else(|| panic!("{status_line:?}")).parse().unwrap();
+        let status = status_line
+            .split(' ')
+            .nth(1)
+            .unwrap_or_else(|| panic!("{status_line:?}"))
+            .parse()
+            .unwrap();
         let mut headers = Vec::new();
         loop {
             let line = self.line().await;
             match line.split_once(": ") {
                 Some((name, value)) => headers.push((name.to_lowercase(), value.to_owned())),
-                None => return Reply { status, headers, body: Vec::new() },
+                None => {
+                    return Reply {
+                        status,
+                        headers,
+                        body: Vec::new(),
+                    };
+                }
             }
         }
     }
@@ -112,7 +134,10 @@ impl Client {
 
 impl Reply {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, value)| value.as_str())
     }
 
     pub fn text(&self) -> &str {
@@ -125,9 +150,19 @@ impl Reply {
 
     /// The data of a stream's events, without `[DONE]`, which must be the last.
     pub fn events(&self) -> Vec<Value> {
-        assert_eq!((self.status, self.header("content-type")), (200, Some("text/event-stream; charset=utf-8")));
-        let body = self.text().strip_suffix("data: [DONE]\n\n").unwrap_or_else(|| panic!("no end: {}", self.text()));
-        let events = body.split_terminator("\n\n").filter(|event| !event.starts_with(':'));
-        events.map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()).collect()
+        assert_eq!(
+            (self.status, self.header("content-type")),
+            (200, Some("text/event-stream; charset=utf-8"))
+        );
+        let body = self
+            .text()
+            .strip_suffix("data: [DONE]\n\n")
+            .unwrap_or_else(|| panic!("no end: {}", self.text()));
+        let events = body
+            .split_terminator("\n\n")
+            .filter(|event| !event.starts_with(':'));
+        events
+            .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+            .collect()
     }
 }

@@ -15,8 +15,23 @@ impl Random {
 }
 
 const VALUES: &[&str] = &[
-    "null", "true", "-1", "0", "1.5", "1e999", "99999999999999999999", "\"\"", "\"\\ud800\"", "\"\u{1f600}\"", "[]",
-    "[[]]", "{}", "[null]", "{\"a\":{\"b\":[1,2,3]}}", "\"user\"", "2",
+    "null",
+    "true",
+    "-1",
+    "0",
+    "1.5",
+    "1e999",
+    "99999999999999999999",
+    "\"\"",
+    "\"\\ud800\"",
+    "\"\u{1f600}\"",
+    "[]",
+    "[[]]",
+    "{}",
+    "[null]",
+    "{\"a\":{\"b\":[1,2,3]}}",
+    "\"user\"",
+    "2",
 ];
 const BYTES: &[u8] = b"{}[]\",:\\\0\x7f\xff\xc3 019eE+-.ntfu";
 
@@ -37,8 +52,14 @@ fn mutate(body: &str, random: &mut Random) -> Vec<u8> {
             }
             // A value in place of another one.
             _ => {
-                let from = bytes[at..].iter().position(|byte| *byte == b':').map_or(at, |offset| at + offset + 1);
-                let to = bytes[from..].iter().position(|byte| b",}".contains(byte)).map_or(from, |offset| from + offset);
+                let from = bytes[at..]
+                    .iter()
+                    .position(|byte| *byte == b':')
+                    .map_or(at, |offset| at + offset + 1);
+                let to = bytes[from..]
+                    .iter()
+                    .position(|byte| b",}".contains(byte))
+                    .map_or(from, |offset| from + offset);
                 bytes.splice(from..to, VALUES[random.below(VALUES.len())].bytes());
             }
         }
@@ -61,7 +82,8 @@ async fn ten_thousand_malformed_requests_give_no_500() {
     }))
     .to_string();
     let completion =
-        completion(json!({"prompt": ["a", "b"], "max_tokens": 2, "logprobs": 1, "stop": "x", "seed": 3})).to_string();
+        completion(json!({"prompt": ["a", "b"], "max_tokens": 2, "logprobs": 1, "stop": "x", "seed": 3}))
+            .to_string();
     let mut random = Random(1);
     let mut client = server.client().await;
     let mut refused = 0;
@@ -73,7 +95,12 @@ async fn ten_thousand_malformed_requests_give_no_500() {
         let body = mutate(body, &mut random);
         let reply = client.request("POST", path, "", &body).await;
         let shown = String::from_utf8_lossy(&body);
-        assert!(matches!(reply.status, 200 | 400 | 404), "{}: {shown}\n{}", reply.status, reply.text());
+        assert!(
+            matches!(reply.status, 200 | 400 | 404),
+            "{}: {shown}\n{}",
+            reply.status,
+            reply.text()
+        );
         if reply.status != 200 {
             assert!(reply.json()["error"]["message"].is_string(), "{shown}");
             refused += 1;

@@ -52,16 +52,30 @@ impl Server {
         let engine = Engine::start("chat", options, move || Ok(Box::new(device))).unwrap();
         let slots = Arc::new(Slots::new());
         let slot = slots.add("chat");
-        slot.switch(Some(Generation::new(slot.next_number(), engine.clone(), Arc::new(text::text()))));
+        slot.switch(Some(Generation::new(
+            slot.next_number(),
+            engine.clone(),
+            Arc::new(text::text()),
+        )));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let state = AppState { slots: slots.clone(), api_key: api_key.map(Into::into) };
+        let state = AppState {
+            slots: slots.clone(),
+            api_key: api_key.map(Into::into),
+        };
         let shutdown = async move {
             let _ = stopped.await;
         };
         let task = tokio::spawn(serve(listener, router(state), shutdown));
-        Self { address, engine, device: controls, slots, stop: Some(stop), task }
+        Self {
+            address,
+            engine,
+            device: controls,
+            slots,
+            stop: Some(stop),
+            task,
+        }
     }
 
     async fn client(&self) -> Client {
@@ -77,9 +91,17 @@ impl Server {
 
     /// Waits until no request is left, whether it runs or waits.
     async fn until_idle(&self) {
-        self.until(|counts| counts.waiting + counts.prefilling + counts.active + counts.preempted == 0).await;
+        self.until(|counts| counts.waiting + counts.prefilling + counts.active + counts.preempted == 0)
+            .await;
         self.until(|counts| counts.blocks_used == 0).await;
-        assert_eq!(self.slots.get("chat").unwrap().current().map_or(0, |generation| generation.leases()), 0);
+        assert_eq!(
+            self.slots
+                .get("chat")
+                .unwrap()
+                .current()
+                .map_or(0, |generation| generation.leases()),
+            0
+        );
     }
 }
 
@@ -92,12 +114,15 @@ impl Drop for Server {
 
 /// A body of a chat with further fields.
 fn chat(fields: Value) -> Value {
-    with(json!({"model": "chat", "messages": [{"role": "user", "content": "Hi"}]}), fields)
+    with(
+        json!({"model": "chat", "messages": [{"role": "user", "content": "Hi"}]}),
+        fields,
+    )
 }
 
 /// A body of a completion with further fields.
 fn completion(fields: Value) -> Value {
-    with(json!({"model": "chat", "prompt": "Hi"}), fields)
+    with(json!({"model": "chat", "prompt": "Hi:"}), fields)
 }
 
 fn with(mut body: Value, fields: Value) -> Value {

@@ -13,11 +13,27 @@ async fn each_token_is_an_event_and_the_usage_comes_last() {
     assert_eq!(reply.header("cache-control"), Some("no-cache"));
     assert_eq!(reply.header("x-accel-buffering"), Some("no"));
     let events = reply.events();
-    let deltas: Vec<_> = events.iter().map(|event| event["choices"][0]["delta"]["content"].clone()).collect();
-    assert_eq!(deltas, [json!(""), json!("a"), json!("b"), json!("c"), Value::Null, Value::Null]);
+    let deltas: Vec<_> = events
+        .iter()
+        .map(|event| event["choices"][0]["delta"]["content"].clone())
+        .collect();
+    assert_eq!(
+        deltas,
+        [
+            json!(""),
+            json!("a"),
+            json!("b"),
+            json!("c"),
+            Value::Null,
+            Value::Null
+        ]
+    );
     assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
     assert_eq!(events[4]["choices"][0]["finish_reason"], "length");
-    assert_eq!(events[5]["usage"], json!({"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}));
+    assert_eq!(
+        events[5]["usage"],
+        json!({"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7})
+    );
     assert_eq!(events[5]["choices"], json!([]));
     assert!(!reply.text().contains("\nid:") && !reply.text().contains("\nretry:"));
 }
@@ -25,12 +41,30 @@ async fn each_token_is_an_event_and_the_usage_comes_last() {
 #[tokio::test]
 async fn a_stop_text_never_shows_in_a_stream() {
     let server = Server::start().await;
-    let reply = server.client().await.post(PATH, &chat(json!({"stream": true, "stop": "cde", "logprobs": true}))).await;
+    let reply = server
+        .client()
+        .await
+        .post(
+            PATH,
+            &chat(json!({"stream": true, "stop": "cde", "logprobs": true})),
+        )
+        .await;
     let events = reply.events();
-    let text: String = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    let text: String = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["delta"]["content"].as_str())
+        .collect();
     assert_eq!(text, "ab");
-    let tokens = events.iter().filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array()).flatten();
-    assert_eq!(tokens.map(|token| token["token"].as_str().unwrap()).collect::<String>(), "ab");
+    let tokens = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array())
+        .flatten();
+    assert_eq!(
+        tokens
+            .map(|token| token["token"].as_str().unwrap())
+            .collect::<String>(),
+        "ab"
+    );
     server.until_idle().await;
 }
 
@@ -38,7 +72,12 @@ async fn a_stop_text_never_shows_in_a_stream() {
 async fn choices_of_a_stream_interleave() {
     let server = Server::start().await;
     server.device.set_step_time(Duration::from_millis(2));
-    let events = server.client().await.post(PATH, &chat(json!({"stream": true, "n": 3, "max_tokens": 5}))).await.events();
+    let events = server
+        .client()
+        .await
+        .post(PATH, &chat(json!({"stream": true, "n": 3, "max_tokens": 5})))
+        .await
+        .events();
     let mut texts = vec![String::new(); 3];
     let order: Vec<usize> = events
         .iter()
@@ -58,7 +97,14 @@ async fn a_connection_serves_on_after_a_stream() {
     let server = Server::start().await;
     let mut client = server.client().await;
     for _ in 0..3 {
-        assert_eq!(client.post(PATH, &chat(json!({"stream": true}))).await.events().len(), 28);
+        assert_eq!(
+            client
+                .post(PATH, &chat(json!({"stream": true})))
+                .await
+                .events()
+                .len(),
+            28
+        );
         assert_eq!(client.post(PATH, &chat(json!({}))).await.status, 200);
     }
 }
@@ -66,15 +112,30 @@ async fn a_connection_serves_on_after_a_stream() {
 #[tokio::test]
 async fn a_failure_before_the_first_token_has_a_status_that_is_tried_again() {
     let server = Server::start().await;
-    server.device.fail("collect", [error(ErrorKind::Invalid, "no such thing")]);
-    let reply = server.client().await.post(PATH, &chat(json!({"stream": true}))).await;
+    server
+        .device
+        .fail("collect", [error(ErrorKind::Invalid, "no such thing")]);
+    let reply = server
+        .client()
+        .await
+        .post(PATH, &chat(json!({"stream": true})))
+        .await;
     assert_eq!(reply.status, 400);
-    server.device.fail("collect", [error(ErrorKind::Fault, "the card is gone")]);
-    let reply = server.client().await.post(PATH, &chat(json!({"stream": true}))).await;
+    server
+        .device
+        .fail("collect", [error(ErrorKind::Fault, "the card is gone")]);
+    let reply = server
+        .client()
+        .await
+        .post(PATH, &chat(json!({"stream": true})))
+        .await;
     assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
     let error = &reply.json()["error"];
     assert_eq!(error["code"], "backend_failed");
-    assert!(!error["message"].as_str().unwrap().contains("card"), "the reason is the operator's: {error}");
+    assert!(
+        !error["message"].as_str().unwrap().contains("card"),
+        "the reason is the operator's: {error}"
+    );
 }
 
 #[tokio::test]
@@ -82,14 +143,27 @@ async fn a_failure_within_a_stream_is_its_last_event() {
     let server = Server::start().await;
     server.device.set_step_time(Duration::from_millis(5));
     let mut client = server.client().await;
-    client.send("POST", PATH, "", chat(json!({"stream": true, "ignore_eos": true})).to_string().as_bytes()).await;
+    client
+        .send(
+            "POST",
+            PATH,
+            "",
+            chat(json!({"stream": true, "ignore_eos": true}))
+                .to_string()
+                .as_bytes(),
+        )
+        .await;
     let mut reply = client.head().await;
     reply.body = client.chunk(&mut reply).await.unwrap();
-    server.device.fail("collect", [error(ErrorKind::Fault, "the card is gone")]);
+    server
+        .device
+        .fail("collect", [error(ErrorKind::Fault, "the card is gone")]);
     while let Some(chunk) = client.chunk(&mut reply).await {
         reply.body.extend(chunk);
     }
-    reply.headers.push(("content-type".into(), "text/event-stream; charset=utf-8".into()));
+    reply
+        .headers
+        .push(("content-type".into(), "text/event-stream; charset=utf-8".into()));
     assert_eq!(reply.events().last().unwrap()["error"]["code"], "backend_failed");
     let health = client.get("/health").await;
     assert_eq!(health.status, 503);
@@ -121,10 +195,15 @@ async fn two_hundred_clients_that_leave_mid_stream_leave_nothing_behind() {
         client.send("POST", PATH, "", body.as_bytes()).await;
         clients.push(client);
     }
-    server.until(|counts| counts.active + counts.waiting == 200).await;
+    server
+        .until(|counts| counts.active + counts.prefilling + counts.preempted + counts.waiting == 200)
+        .await;
     drop(clients);
     server.until_idle().await;
-    assert_eq!(server.client().await.post(PATH, &chat(json!({}))).await.status, 200);
+    assert_eq!(
+        server.client().await.post(PATH, &chat(json!({}))).await.status,
+        200
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -132,7 +211,14 @@ async fn a_silent_stream_is_kept_alive_by_comments() {
     let server = Server::start().await;
     server.device.hold("collect");
     let mut client = server.client().await;
-    client.send("POST", PATH, "", chat(json!({"stream": true})).to_string().as_bytes()).await;
+    client
+        .send(
+            "POST",
+            PATH,
+            "",
+            chat(json!({"stream": true})).to_string().as_bytes(),
+        )
+        .await;
     let mut reply = client.head().await;
     for _ in 0..3 {
         assert_eq!(client.chunk(&mut reply).await.unwrap(), b": keep-alive\n\n");

@@ -7,7 +7,15 @@ use crate::text::Text;
 
 /// A chat is `[message]` for each of its messages; token [`END`] is `<end>`, and every other token is its byte.
 pub fn text() -> Text {
-    let tokens: Vec<String> = (0..=255).map(|byte| if byte == END { "<end>".into() } else { written(byte) }).collect();
+    let tokens: Vec<String> = (0..=255)
+        .map(|byte| {
+            if byte == END {
+                "<end>".into()
+            } else {
+                written(byte)
+            }
+        })
+        .collect();
     let mut metadata = Metadata::default();
     metadata.text("general.architecture", "llama");
     metadata.text("tokenizer.ggml.model", "gpt2");
@@ -15,7 +23,10 @@ pub fn text() -> Text {
     metadata.texts("tokenizer.ggml.tokens", &tokens);
     metadata.texts("tokenizer.ggml.merges", &[]);
     metadata.number("tokenizer.ggml.eos_token_id", END);
-    metadata.text("tokenizer.chat_template", "{% for message in messages %}[{{ message.content }}]{% endfor %}");
+    metadata.text(
+        "tokenizer.chat_template",
+        "{% for message in messages %}[{{ message.content }}]{% endfor %}",
+    );
     let checkpoint = Checkpoint::from_bytes(metadata.file()).unwrap();
     Text::from_metadata(checkpoint.metadata()).unwrap()
 }
@@ -67,7 +78,12 @@ impl Metadata {
     }
 
     fn file(self) -> Vec<u8> {
-        let header = [3u32.to_le_bytes().as_slice(), &0u64.to_le_bytes(), &self.count.to_le_bytes()].concat();
+        let header = [
+            3u32.to_le_bytes().as_slice(),
+            &0u64.to_le_bytes(),
+            &self.count.to_le_bytes(),
+        ]
+        .concat();
         [b"GGUF".as_slice(), &header, &self.bytes].concat()
     }
 }
