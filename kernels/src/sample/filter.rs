@@ -22,6 +22,18 @@ pub(super) struct Filters {
     min_p: Option<f32>,
 }
 
+/// Working memory.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// The tokens that a draw may take, in the order of tokens.
+    pub(super) candidates: Vec<Candidate>,
+    order: Vec<Candidate>,
+    scratch: Vec<f32>,
+}
+
+/// Logits this far below the largest, in units of the temperature, are looked at first, then lower ones.
+const DEPTHS: [f32; 4] = [6.0, 12.0, 24.0, f32::INFINITY];
+
 impl Filters {
     pub(super) fn new(params: &Params) -> Self {
         Self {
@@ -46,96 +58,84 @@ impl Filters {
     }
 }
 
-/// Logits this far below the largest, in units of the temperature, are looked at first, then lower ones.
-const DEPTHS: [f32; 4] = [6.0, 12.0, 24.0, f32::INFINITY];
-
-/// Collects the tokens that a draw may take, in the order of tokens. `order` is working memory.
-pub(super) fn keep(
-    logits: &[f32],
-    max: f32,
-    scale: f32,
-    filters: &Filters,
-    kept: &mut Vec<Candidate>,
-    order: &mut Vec<Candidate>,
-) {
-    // min-p is a fixed depth; a little more, since it is applied exactly later.
-    let enough = filters.min_p.map_or(f32::INFINITY, |p| 0.01 - p.ln());
-    let mut whole = match (filters.top_k, filters.top_p) {
-        (None, Some(_)) => scan::sum_exp(logits, max, scale),
-        _ => 0.0,
-    };
-    for depth in DEPTHS {
-        let depth = depth.min(enough);
-        collect(logits, max, scale, max - depth / scale, kept);
-        if depth == enough || filters.satisfied(kept, whole) {
-            break;
+impl Kept {
+    /// Collects the tokens that `filters` keep at the temperature `1 / scale`.
+    pub(super) fn fill(&mut self, row: scan::Row<'_>, scale: f32, filters: &Filters) {
+        // min-p is a fixed depth; a little more, since it is applied exactly later.
+        let enough = filters.min_p.map_or(f32::INFINITY, |p| 0.01 - p.ln());
+        let total = match (filters.top_k, filters.top_p) {
+            (None, Some(_)) => scan::sums(row.values, row.max, scale, &mut self.scratch),
+            _ => 0.0,
+        };
+        for depth in DEPTHS {
+            let depth = depth.min(enough);
+            self.collect(row, scale, depth);
+            if depth == enough || filters.satisfied(&self.candidates, total) {
+                break;
+            }
         }
-    }
-    if let Some(k) = filters.top_k {
-        if k < kept.len() {
-            order.clone_from(kept);
-            let (_, last, _) = order.select_nth_unstable_by(k - 1, rank);
+        if let Some(k) = filters.top_k
+            && k < self.candidates.len()
+        {
+            self.order.clone_from(&self.candidates);
+            let (_, last, _) = self.order.select_nth_unstable_by(k - 1, rank);
             let last = *last;
-            kept.retain(|c| rank(c, &last).is_le());
+            self.candidates.retain(|c| rank(c, &last).is_le());
         }
-        whole = mass(kept);
-    }
-    if let Some(p) = filters.top_p {
-        order.clone_from(kept);
-        if let Some(last) = reach(order, p * whole) {
-            kept.retain(|c| rank(c, &last).is_le());
+        if let Some(p) = filters.top_p {
+            let whole = match filters.top_k {
+                Some(_) => mass(&self.candidates),
+                None => total,
+            };
+            self.order.clone_from(&self.candidates);
+            if let Some(last) = reach(&mut self.order, p * whole) {
+                self.candidates.retain(|c| rank(c, &last).is_le());
+            }
+        }
+        if let Some(p) = filters.min_p {
+            self.candidates.retain(|c| c.probability >= p);
         }
     }
-    if let Some(p) = filters.min_p {
-        kept.retain(|c| c.probability >= p);
+
+    fn collect(&mut self, row: scan::Row<'_>, scale: f32, depth: f32) {
+        let least = row.max - depth / scale;
+        let near = |&(_, logit): &(u32, f32)| logit >= least && logit > f32::NEG_INFINITY;
+        self.candidates.clear();
+        for block in row.blocks(least) {
+            self.candidates
+                .extend(block.filter(near).map(|(token, logit)| Candidate {
+                    token,
+                    logit,
+                    probability: 0.0,
+                }));
+        }
+        self.scratch.clear();
+        self.scratch.extend(self.candidates.iter().map(|c| c.logit));
+        scan::exponentials(&mut self.scratch, row.max, scale);
+        for (candidate, &probability) in self.candidates.iter_mut().zip(&self.scratch) {
+            candidate.probability = probability;
+        }
     }
 }
 
 /// The `n` largest logits' tokens, best first, the lower token first among equals.
-pub(super) fn best(logits: &[f32], n: usize) -> Vec<u32> {
+pub(super) fn best(row: scan::Row<'_>, n: usize) -> Vec<u32> {
     let mut best: Vec<(f32, u32)> = Vec::with_capacity(n + 1);
-    if n == 0 {
-        return Vec::new();
-    }
-    let mut least = f32::NEG_INFINITY;
-    for (chunk, start) in logits.chunks(CHUNK).zip((0u32..).step_by(CHUNK)) {
-        if best.len() == n && !any_at_least(chunk, least) {
-            continue;
-        }
-        for (&logit, token) in chunk.iter().zip(start..) {
-            if best.len() < n || logit > least {
-                let place = best.partition_point(|&(other, _)| other >= logit);
-                best.insert(place, (logit, token));
-                best.truncate(n);
-                least = best.last().map_or(least, |&(logit, _)| logit);
-            }
+    // The n-th largest of the blocks' largest is a lower bound of the n-th largest of all.
+    let mut maxima = row.maxima.to_vec();
+    let least = match n.checked_sub(1) {
+        None => return Vec::new(),
+        Some(last) if last < maxima.len() => *maxima.select_nth_unstable_by(last, |a, b| b.total_cmp(a)).1,
+        Some(_) => f32::NEG_INFINITY,
+    };
+    for (token, logit) in row.blocks(least).flatten() {
+        if best.len() < n || best.last().is_some_and(|&(worst, _)| logit > worst) {
+            let place = best.partition_point(|&(other, _)| other >= logit);
+            best.insert(place, (logit, token));
+            best.truncate(n);
         }
     }
     best.into_iter().map(|(_, token)| token).collect()
-}
-
-/// Tokens that are skipped together where none can matter.
-const CHUNK: usize = 64;
-
-fn any_at_least(chunk: &[f32], least: f32) -> bool {
-    chunk.iter().fold(false, |any, &logit| any | (logit >= least))
-}
-
-fn collect(logits: &[f32], max: f32, scale: f32, least: f32, out: &mut Vec<Candidate>) {
-    out.clear();
-    for (chunk, start) in logits.chunks(CHUNK).zip((0u32..).step_by(CHUNK)) {
-        if any_at_least(chunk, least) {
-            for (&logit, token) in chunk.iter().zip(start..) {
-                if logit >= least && logit > f32::NEG_INFINITY {
-                    out.push(Candidate {
-                        token,
-                        logit,
-                        probability: scan::exp_of((logit - max) * scale),
-                    });
-                }
-            }
-        }
-    }
 }
 
 fn mass(candidates: &[Candidate]) -> f64 {

@@ -1,7 +1,7 @@
 //! Chooses a token from a row of logits in host memory.
 //!
 //! Penalties and bias, then the mask, then temperature, top-k, top-p, min-p, and a draw whose random number
-//! depends on (seed, sequence, position) alone. Nothing here depends on the batch or the machine.
+//! depends on (seed, sequence, position) alone. Nothing here depends on the batch.
 
 mod filter;
 mod philox;
@@ -10,7 +10,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use filter::{Candidate, Filters};
+use filter::{Filters, Kept};
 
 /// How a token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,9 +56,10 @@ pub struct Sampled {
 }
 
 /// A row of logits, all finite, with what its probabilities are made of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Row<'a> {
     logits: &'a [f32],
+    maxima: Vec<f32>,
     max: f32,
     /// Natural log of the sum of `exp(logit - max)`.
     log_sum: f64,
@@ -67,11 +68,14 @@ pub struct Row<'a> {
 impl<'a> Row<'a> {
     /// Takes in a row; `None` where it is empty or a logit is NaN or infinite.
     pub fn new(logits: &'a [f32]) -> Option<Self> {
-        let max = scan::finite_max(logits)?;
-        Some(Self {
+        let mut maxima = Vec::with_capacity(logits.len().div_ceil(scan::BLOCK));
+        let (max, finite) = scan::maxima(logits, &mut maxima);
+        let mut sums = Vec::with_capacity(maxima.len());
+        (finite && !logits.is_empty()).then(|| Self {
             logits,
+            maxima,
             max,
-            log_sum: scan::sum_exp(logits, max, 1.0).ln(),
+            log_sum: scan::sums(logits, max, 1.0, &mut sums).ln(),
         })
     }
 
@@ -82,7 +86,7 @@ impl<'a> Row<'a> {
 
     /// The `n` most probable tokens, best first, the lower token first among equals.
     pub fn top(&self, n: usize) -> Vec<Sampled> {
-        filter::best(self.logits, n)
+        filter::best(self.scan(), n)
             .into_iter()
             .map(|token| Sampled {
                 token,
@@ -90,21 +94,28 @@ impl<'a> Row<'a> {
             })
             .collect()
     }
+
+    fn scan(&self) -> scan::Row<'_> {
+        scan::Row {
+            values: self.logits,
+            maxima: &self.maxima,
+            max: self.max,
+        }
+    }
 }
 
 /// Chooses tokens; keeps its working memory between rows.
 #[derive(Debug, Default)]
 pub struct Sampler {
     adjusted: Vec<f32>,
-    probabilities: Vec<f32>,
-    candidates: Vec<Candidate>,
-    order: Vec<Candidate>,
+    maxima: Vec<f32>,
+    choice: Choice,
 }
 
 impl Sampler {
     /// Chooses the token at `position` of its sequence.
     ///
-    /// A mask that allows no token of the vocabulary is as good as none: the caller checks it.
+    /// A mask that allows no token of the vocabulary gives token 0: the caller checks it.
     pub fn sample<C, B>(
         &mut self,
         row: &Row<'_>,
@@ -119,61 +130,73 @@ impl Sampler {
         let plain =
             adjustments.counts.len() == 0 && adjustments.bias.len() == 0 && adjustments.mask.is_empty();
         let token = if plain {
-            self.choose(row.logits, row.max, params, position)
+            self.choice.make(row.scan(), params, position)
         } else {
-            let mut adjusted = std::mem::take(&mut self.adjusted);
-            let max = adjust(&mut adjusted, row.logits, params, adjustments);
-            let token = self.choose(&adjusted, max, params, position);
-            self.adjusted = adjusted;
-            token
+            adjust(&mut self.adjusted, row.logits, params, adjustments);
+            let (max, _) = scan::maxima(&self.adjusted, &mut self.maxima);
+            let adjusted = scan::Row {
+                values: &self.adjusted,
+                maxima: &self.maxima,
+                max,
+            };
+            self.choice.make(adjusted, params, position)
         };
         Sampled {
             token,
             logprob: row.logprob(token),
         }
     }
+}
 
-    /// Chooses from logits of which some may be negative infinity, but `max` is not.
-    fn choose(&mut self, logits: &[f32], max: f32, params: &Params, position: u32) -> u32 {
+/// Working memory of a choice.
+#[derive(Debug, Default)]
+struct Choice {
+    sums: Vec<f32>,
+    kept: Kept,
+}
+
+impl Choice {
+    /// Chooses from logits of which some may be negative infinity, but the largest is finite.
+    fn make(&mut self, row: scan::Row<'_>, params: &Params, position: u32) -> u32 {
         let scale = 1.0 / params.temperature;
         if params.temperature <= 0.0 || !scale.is_finite() {
-            return scan::first_of(logits, max);
+            let largest = row.blocks(row.max).flatten().find(|&(_, logit)| logit == row.max);
+            return largest.map_or(0, |(token, _)| token);
         }
         let uniform = philox::uniform(params.seed, params.sequence, position);
         let filters = Filters::new(params);
         if filters.keep_all() {
-            return self.draw_from_all(logits, max, scale, uniform);
+            return self.draw_from_all(row, scale, uniform);
         }
-        filter::keep(
-            logits,
-            max,
-            scale,
-            &filters,
-            &mut self.candidates,
-            &mut self.order,
-        );
-        draw(self.candidates.iter().map(|c| (c.token, c.probability)), uniform)
+        self.kept.fill(row, scale, &filters);
+        draw(
+            self.kept.candidates.iter().map(|c| (c.token, c.probability)),
+            uniform,
+        )
     }
 
     /// Inverts the cumulative distribution, first by blocks, then within one.
-    fn draw_from_all(&mut self, logits: &[f32], max: f32, scale: f32, uniform: f64) -> u32 {
-        self.probabilities.resize(logits.len(), 0.0);
-        let sums = scan::exp(logits, max, scale, &mut self.probabilities);
-        let mut target = uniform * sums.iter().sum::<f64>();
-        let mut last = 0;
-        for (block, &sum) in sums.iter().enumerate() {
+    fn draw_from_all(&mut self, row: scan::Row<'_>, scale: f32, uniform: f64) -> u32 {
+        let total = scan::sums(row.values, row.max, scale, &mut self.sums);
+        let mut target = uniform * total;
+        let mut block = 0;
+        for (i, sum) in self.sums.iter().map(|&sum| f64::from(sum)).enumerate() {
             if sum > 0.0 {
-                last = block;
+                block = i;
                 if target < sum {
                     break;
                 }
                 target -= sum;
             }
         }
-        let start = last * scan::BLOCK;
-        let end = logits.len().min(start + scan::BLOCK);
-        let block = (start as u32..).zip(self.probabilities[start..end].iter().copied());
-        draw(block, target / sums[last])
+        let start = block * scan::BLOCK;
+        let mut probabilities = [0f32; scan::BLOCK];
+        let values = &row.values[start..row.values.len().min(start + scan::BLOCK)];
+        let probabilities = &mut probabilities[..values.len()];
+        probabilities.copy_from_slice(values);
+        scan::exponentials(probabilities, row.max, scale);
+        let within = target / f64::from(self.sums[block]);
+        draw((start as u32..).zip(probabilities.iter().copied()), within)
     }
 }
 
@@ -196,13 +219,8 @@ fn draw(tokens: impl Iterator<Item = (u32, f32)> + Clone, uniform: f64) -> u32 {
     taken
 }
 
-/// Writes the row's logits after penalties, bias and mask to `out` and returns the largest.
-fn adjust<C, B>(
-    out: &mut Vec<f32>,
-    logits: &[f32],
-    params: &Params,
-    adjustments: Adjustments<'_, C, B>,
-) -> f32
+/// Writes the row's logits after penalties, bias and mask to `out`.
+fn adjust<C, B>(out: &mut Vec<f32>, logits: &[f32], params: &Params, adjustments: Adjustments<'_, C, B>)
 where
     C: Iterator<Item = (u32, u32)>,
     B: Iterator<Item = (u32, f32)>,
@@ -242,7 +260,6 @@ where
             }
         }
     }
-    scan::max(out)
 }
 
 fn finite(x: f32) -> f32 {

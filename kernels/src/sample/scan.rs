@@ -1,133 +1,146 @@
-//! Passes over a whole row. Each is one loop over fixed lanes, so that the compiler makes vector code of it,
-//! and every machine gets the same bits, however wide its vectors are.
+//! Passes over a whole row, block by block.
 
-/// Tokens whose probabilities are summed together.
-pub(super) const BLOCK: usize = 1024;
-const LANES: usize = 16;
+use crate::cpu::{
+    Isa,
+    simd::{Kernel, LANES, Simd, exp},
+};
 
-/// Compiles `$name` a second time with AVX2 and calls that where the processor has it. No multiply is fused with
-/// an add in either, so both give the same bits.
-macro_rules! widest {
-    ($(#[$doc:meta])* $name:ident / $wide:ident / $body:ident ($($arg:ident: $ty:ty),*) -> $out:ty) => {
-        $(#[$doc])*
-        pub(super) fn $name($($arg: $ty),*) -> $out {
-            #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the processor has the feature.
-                return unsafe { $wide($($arg),*) };
+/// Tokens that are looked at, or passed over, together.
+pub(super) const BLOCK: usize = 4 * LANES;
+
+/// A row's values with the largest of each [`BLOCK`]: most searches need look at few blocks only.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row<'a> {
+    pub(super) values: &'a [f32],
+    pub(super) maxima: &'a [f32],
+    pub(super) max: f32,
+}
+
+impl<'a> Row<'a> {
+    /// The blocks whose largest value is at least `least`: each value with its token.
+    pub(super) fn blocks(
+        self,
+        least: f32,
+    ) -> impl Iterator<Item = impl Iterator<Item = (u32, f32)> + 'a> + 'a {
+        let blocks = self
+            .values
+            .chunks(BLOCK)
+            .zip(self.maxima)
+            .zip((0u32..).step_by(BLOCK));
+        blocks
+            .filter(move |((_, max), _)| **max >= least)
+            .map(|((values, _), start)| (start..).zip(values.iter().copied()))
+    }
+}
+
+/// Writes the largest value of each block to `out`. Returns the largest of all and whether all are finite.
+pub(super) fn maxima(values: &[f32], out: &mut Vec<f32>) -> (f32, bool) {
+    out.clear();
+    let spoiled = Isa::best().run(Maxima { values, out });
+    let max = out
+        .iter()
+        .fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
+    (max, spoiled == 0.0)
+}
+
+/// Writes the sum of `exp((x - max) · scale)` of each block to `out` and returns the sum of all.
+pub(super) fn sums(values: &[f32], max: f32, scale: f32, out: &mut Vec<f32>) -> f64 {
+    out.clear();
+    Isa::best().run(Sums {
+        values,
+        max,
+        scale,
+        out,
+    });
+    out.iter().map(|&sum| f64::from(sum)).sum()
+}
+
+/// Replaces each x by `exp((x - max) · scale)`.
+pub(super) fn exponentials(values: &mut [f32], max: f32, scale: f32) {
+    Isa::best().run(Exponentials { values, max, scale });
+}
+
+struct Maxima<'a> {
+    values: &'a [f32],
+    out: &'a mut Vec<f32>,
+}
+
+impl Kernel for Maxima<'_> {
+    /// 0, or NaN where a value is NaN or infinite: such a one times 0 is NaN, and stays it through the sum.
+    type Out = f32;
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let zero = s.splat(0.0);
+        let mut spoiled = zero;
+        let (blocks, rest) = self.values.as_chunks::<BLOCK>();
+        for block in blocks {
+            let (vectors, _) = block.as_chunks::<LANES>();
+            let mut max = s.splat(f32::NEG_INFINITY);
+            for x in vectors {
+                let x = s.load(x);
+                max = s.max(x, max);
+                spoiled = s.fma(x, zero, spoiled);
             }
-            $body($($arg),*)
+            self.out.push(s.max_lane(max));
         }
-
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2")]
-        fn $wide($($arg: $ty),*) -> $out {
-            $body($($arg),*)
+        if !rest.is_empty() {
+            let larger = |a: f32, b: &f32| if *b > a { *b } else { a };
+            self.out.push(rest.iter().fold(f32::NEG_INFINITY, larger));
         }
-    };
+        rest.iter().fold(s.sum(spoiled), |sum, x| sum + x * 0.0)
+    }
 }
 
-widest! {
-    /// The largest value; `None` where there is none or one is NaN or infinite.
-    finite_max / finite_max_avx2 / finite_max_body(x: &[f32]) -> Option<f32>
-}
-widest! {
-    /// The largest value, of values that aren't NaN.
-    max / max_avx2 / max_body(x: &[f32]) -> f32
-}
-widest! {
-    /// The sum of `exp((x - max) · scale)`.
-    sum_exp / sum_exp_avx2 / sum_exp_body(x: &[f32], max: f32, scale: f32) -> f64
-}
-widest! {
-    /// Writes `exp((x - max) · scale)` to `out` and returns the sum of each [`BLOCK`].
-    exp / exp_avx2 / exp_body(x: &[f32], max: f32, scale: f32, out: &mut [f32]) -> Vec<f64>
+struct Sums<'a> {
+    values: &'a [f32],
+    max: f32,
+    scale: f32,
+    out: &'a mut Vec<f32>,
 }
 
-/// The first index that holds `value`, 0 where none does.
-pub(super) fn first_of(x: &[f32], value: f32) -> u32 {
-    let block = x
-        .chunks(BLOCK)
-        .position(|block| block.iter().fold(false, |found, &x| found | (x == value)))
-        .unwrap_or(0);
-    let start = block * BLOCK;
-    let within = x[start..].iter().position(|&x| x == value).unwrap_or(0);
-    (start + within) as u32
-}
-
-#[inline(always)]
-fn finite_max_body(x: &[f32]) -> Option<f32> {
-    // A NaN or an infinity times 0 is NaN, and stays it through the sum.
-    let mut spoiled = [0f32; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (spoiled, &x) in spoiled.iter_mut().zip(chunk) {
-            *spoiled += x * 0.0;
+impl Kernel for Sums<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (blocks, rest) = self.values.as_chunks::<BLOCK>();
+        for block in blocks {
+            self.out.push(sum_of(s, block, self.max, self.scale));
+        }
+        if !rest.is_empty() {
+            let mut block = [f32::NEG_INFINITY; BLOCK];
+            block[..rest.len()].copy_from_slice(rest);
+            self.out.push(sum_of(s, &block, self.max, self.scale));
         }
     }
-    let finite = spoiled.iter().all(|s| *s == 0.0) && rest.iter().all(|x| x.is_finite());
-    (finite && !x.is_empty()).then(|| max_body(x))
 }
 
 #[inline(always)]
-fn max_body(x: &[f32]) -> f32 {
-    let mut best = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (best, &x) in best.iter_mut().zip(chunk) {
-            *best = if x > *best { x } else { *best };
+fn sum_of<S: Simd>(s: S, block: &[f32; BLOCK], max: f32, scale: f32) -> f32 {
+    let (max, scale) = (s.splat(max), s.splat(scale));
+    let mut sum = s.splat(0.0);
+    for x in block.as_chunks::<LANES>().0 {
+        sum = s.add(sum, exp(s, s.mul(s.sub(s.load(x), max), scale)));
+    }
+    s.sum(sum)
+}
+
+struct Exponentials<'a> {
+    values: &'a mut [f32],
+    max: f32,
+    scale: f32,
+}
+
+impl Kernel for Exponentials<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (max, scale) = (s.splat(self.max), s.splat(self.scale));
+        for values in self.values.chunks_mut(LANES) {
+            let mut lanes = [f32::NEG_INFINITY; LANES];
+            lanes[..values.len()].copy_from_slice(values);
+            let x = s.mul(s.sub(s.load(&lanes), max), scale);
+            s.store(exp(s, x), &mut lanes);
+            values.copy_from_slice(&lanes[..values.len()]);
         }
     }
-    best.iter()
-        .chain(rest)
-        .fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a })
-}
-
-#[inline(always)]
-fn sum_exp_body(x: &[f32], max: f32, scale: f32) -> f64 {
-    x.chunks(BLOCK)
-        .map(|block| {
-            let mut sums = [0f32; LANES];
-            let (chunks, rest) = block.as_chunks::<LANES>();
-            for chunk in chunks {
-                for (sum, &x) in sums.iter_mut().zip(chunk) {
-                    *sum += exp_of((x - max) * scale);
-                }
-            }
-            let rest: f32 = rest.iter().map(|&x| exp_of((x - max) * scale)).sum();
-            sums.iter().map(|&s| f64::from(s)).sum::<f64>() + f64::from(rest)
-        })
-        .sum()
-}
-
-#[inline(always)]
-fn exp_body(x: &[f32], max: f32, scale: f32, out: &mut [f32]) -> Vec<f64> {
-    x.chunks(BLOCK)
-        .zip(out.chunks_mut(BLOCK))
-        .map(|(x, out)| {
-            for (out, &x) in out.iter_mut().zip(x) {
-                *out = exp_of((x - max) * scale);
-            }
-            out.iter().map(|&p| f64::from(p)).sum()
-        })
-        .collect()
-}
-
-/// `exp(x)` of x ≤ 0 within 2 units in the last place, exactly 1 at 0; 0 below -87, where f32 has no normal
-/// numbers left. Powers of two times a polynomial on ±ln 2 / 2.
-#[inline(always)]
-pub(super) fn exp_of(x: f32) -> f32 {
-    // Adding it leaves the nearest whole number in a float's lowest bits.
-    const ROUND: f32 = 12_582_912.0;
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    let rounded = x * std::f32::consts::LOG2_E + ROUND;
-    let n = rounded - ROUND;
-    let r = x - n * LN2_HIGH - n * LN2_LOW;
-    let mut p = 1.0 / 5040.0;
-    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        p = p * r + c;
-    }
-    let scaled = f32::from_bits(p.to_bits().wrapping_add(rounded.to_bits() << 23));
-    if x >= -87.0 { scaled } else { 0.0 }
 }
