@@ -1,149 +1,152 @@
 //! Products with unquantised weights, read where the checkpoint has them.
 //!
 //! Lane `i` sums the columns `i`, `i + 16`, ... in ascending order; the lanes are then added in a fixed
-//! tree. The order is the same for every number of rows and every instruction set.
+//! tree, and the columns after the last whole sixteen one by one. The order is the same for every number of
+//! rows.
 
-use super::simd::{LANES, Simd};
+use super::format::LANES;
+use crate::{
+    TensorType,
+    cpu::simd::{Kernel, Simd},
+};
+use half::{bf16, f16};
 
-/// How a weight's elements are stored.
-pub(super) trait Element {
-    /// Bytes of one.
-    const BYTES: usize;
-    /// Reads sixteen.
-    ///
-    /// # Safety
-    /// As for [`Simd`]; `from` is good for sixteen elements.
-    unsafe fn load<S: Simd>(from: *const u8) -> S::F;
-}
-
-macro_rules! elements {
-    ($($name:ident: $bytes:literal, $load:ident;)*) => {$(
-        #[doc = concat!("[`crate::TensorType::", stringify!($name), "`].")]
-        pub(super) struct $name;
-        impl Element for $name {
-            const BYTES: usize = $bytes;
-            #[inline(always)]
-            unsafe fn load<S: Simd>(from: *const u8) -> S::F {
-                // SAFETY: the caller's promise.
-                unsafe { S::$load(from) }
-            }
-        }
-    )*};
-}
-
-elements! {
-    F32: 4, load_f32;
-    F16: 2, load_f16;
-    BF16: 2, load_bf16;
-}
-
-/// Where a kernel reads and writes.
-#[derive(Clone, Copy)]
-pub(super) struct Call {
-    /// The first of the weight's rows.
-    pub(super) weight: *const u8,
-    /// How many of them, at most [`LANES`].
-    pub(super) outputs: usize,
-    /// The first activation row.
-    pub(super) x: *const f32,
+/// Multiplies up to [`LANES`] weight rows with up to [`HIGHEST`] rows of activations.
+pub(super) struct FloatTile<'a> {
+    /// F32, F16 or BF16.
+    pub(super) ty: TensorType,
+    /// The weight rows, in `ty`.
+    pub(super) weights: &'a [u8],
+    /// The activation rows.
+    pub(super) x: &'a [f32],
     /// Columns of both.
     pub(super) cols: usize,
-    /// The result of the first rows: `outputs` f32 are written a row.
-    pub(super) out: *mut f32,
-    /// Elements from one row's results to the next one's.
-    pub(super) stride: usize,
+    /// Results: a row of activations each, a lane a weight row.
+    pub(super) out: &'a mut [[f32; LANES]],
 }
 
-/// Multiplies `outputs` weight rows, `N` at a time, with `M` rows of activations.
-///
-/// # Safety
-/// As for [`Simd`]; the pointers of `call` are good for what their fields say.
-#[inline(always)]
-pub(super) unsafe fn multiply<S: Simd, E: Element, const M: usize, const N: usize>(call: &Call) {
-    let row_bytes = call.cols * E::BYTES;
-    let mut done = 0;
-    // SAFETY: the caller's promise; `done` stays below `outputs`.
-    unsafe {
-        while call.outputs - done >= N {
-            block::<S, E, M, N>(call, call.weight.add(done * row_bytes), call.out.add(done));
-            done += N;
-        }
-        while done < call.outputs {
-            block::<S, E, M, 1>(call, call.weight.add(done * row_bytes), call.out.add(done));
-            done += 1;
+/// Rows of activations in the highest tile.
+pub(super) const HIGHEST: usize = 4;
+
+/// How an element is stored.
+trait Element {
+    /// Bytes of one.
+    const BYTES: usize;
+    /// One element.
+    fn one(bytes: &[u8]) -> f32;
+    /// Sixteen.
+    fn sixteen<S: Simd>(s: S, bytes: &[u8]) -> S::V;
+}
+
+impl Kernel for FloatTile<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        match self.ty {
+            TensorType::F16 => self.multiply::<S, F16>(s),
+            TensorType::BF16 => self.multiply::<S, BF16>(s),
+            _ => self.multiply::<S, F32>(s),
         }
     }
 }
 
-#[inline(always)]
-unsafe fn block<S: Simd, E: Element, const M: usize, const N: usize>(
-    call: &Call,
-    weight: *const u8,
-    out: *mut f32,
-) {
-    let cols = call.cols;
-    let whole = cols / LANES * LANES;
-    // SAFETY: the caller's promise; `add_products` reads sixteen columns from `col`, all of them below `cols`
-    // or inside the padded copies.
-    unsafe {
-        let mut sums = [[S::splat_float(0.0); N]; M];
-        for col in (0..whole).step_by(LANES) {
-            add_products::<S, E, M, N>(
-                &mut sums,
-                |n| weight.add((n * cols + col) * E::BYTES),
-                |m| call.x.add(m * cols + col),
-            );
+impl FloatTile<'_> {
+    #[inline(always)]
+    fn multiply<S: Simd, E: Element>(&mut self, s: S) {
+        let whole = self.out.len() == HIGHEST;
+        let wide = S::ACCUMULATORS >= 4 * HIGHEST;
+        let weights = self.weights.chunks_exact(self.cols * E::BYTES).count();
+        let mut lane = 0;
+        while lane < weights {
+            let four = lane + 4 <= weights;
+            match (whole, wide && four) {
+                (true, true) => self.block::<S, E, HIGHEST, 4>(s, 0, lane),
+                (true, false) => self.block::<S, E, HIGHEST, 1>(s, 0, lane),
+                (false, true) => (0..self.out.len()).for_each(|row| self.block::<S, E, 1, 4>(s, row, lane)),
+                (false, false) => (0..self.out.len()).for_each(|row| self.block::<S, E, 1, 1>(s, row, lane)),
+            }
+            lane += if wide && four { 4 } else { 1 };
         }
-        if whole < cols {
-            let rest = cols - whole;
-            let mut weights = [[0u8; LANES * 4]; N];
-            let mut inputs = [[0f32; LANES]; M];
-            for (n, copy) in weights.iter_mut().enumerate() {
-                let from = weight.add((n * cols + whole) * E::BYTES);
-                std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), rest * E::BYTES);
+    }
+
+    /// `M` rows of activations from `row` with `N` weight rows from `lane`.
+    #[inline(always)]
+    fn block<S: Simd, E: Element, const M: usize, const N: usize>(&mut self, s: S, row: usize, lane: usize) {
+        let cols = self.cols;
+        let x: [&[f32]; M] = std::array::from_fn(|m| &self.x[(row + m) * cols..][..cols]);
+        let w: [&[u8]; N] =
+            std::array::from_fn(|n| &self.weights[(lane + n) * cols * E::BYTES..][..cols * E::BYTES]);
+        let mut sums = [[s.splat(0.0); N]; M];
+        for col in 0..cols / LANES {
+            let weights: [S::V; N] = w.map(|w| E::sixteen(s, &w[col * LANES * E::BYTES..]));
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let Some(x) = x[col * LANES..].first_chunk() else {
+                    return;
+                };
+                let x = s.load(x);
+                for (sum, weight) in sums.iter_mut().zip(weights) {
+                    *sum = s.fma(weight, x, *sum);
+                }
             }
-            for (m, copy) in inputs.iter_mut().enumerate() {
-                std::ptr::copy_nonoverlapping(call.x.add(m * cols + whole), copy.as_mut_ptr(), rest);
-            }
-            add_products::<S, E, M, N>(&mut sums, |n| weights[n].as_ptr(), |m| inputs[m].as_ptr());
         }
         for (m, sums) in sums.into_iter().enumerate() {
             for (n, sum) in sums.into_iter().enumerate() {
-                out.add(m * call.stride + n).write(sum_lanes::<S>(sum));
+                let mut sum = s.sum(sum);
+                for col in cols / LANES * LANES..cols {
+                    sum += E::one(&w[n][col * E::BYTES..]) * x[m][col];
+                }
+                self.out[row + m][lane + n] = sum;
             }
         }
     }
 }
 
+/// `N` bytes of element `i`.
 #[inline(always)]
-unsafe fn add_products<S: Simd, E: Element, const M: usize, const N: usize>(
-    sums: &mut [[S::F; N]; M],
-    weight: impl Fn(usize) -> *const u8,
-    x: impl Fn(usize) -> *const f32,
-) {
-    // SAFETY: both give pointers to sixteen elements.
-    unsafe {
-        let weights: [S::F; N] = std::array::from_fn(|n| E::load::<S>(weight(n)));
-        for (m, sums) in sums.iter_mut().enumerate() {
-            let x = S::load_f32(x(m).cast());
-            for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum = S::mul_add(weight, x, *sum);
-            }
-        }
+fn bytes_of<const N: usize>(bytes: &[u8], i: usize) -> [u8; N] {
+    std::array::from_fn(|byte| bytes[i * N + byte])
+}
+
+struct F32;
+struct F16;
+struct BF16;
+
+impl Element for F32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    fn one(bytes: &[u8]) -> f32 {
+        f32::from_le_bytes(bytes_of(bytes, 0))
+    }
+    #[inline(always)]
+    fn sixteen<S: Simd>(s: S, bytes: &[u8]) -> S::V {
+        let bytes = &bytes[..4 * LANES];
+        s.load(&std::array::from_fn(|i| f32::from_le_bytes(bytes_of(bytes, i))))
     }
 }
 
-#[inline(always)]
-unsafe fn sum_lanes<S: Simd>(sum: S::F) -> f32 {
-    let mut lanes = [0f32; LANES];
-    // SAFETY: room for sixteen.
-    unsafe { S::store(sum, lanes.as_mut_ptr()) };
-    let mut width = LANES;
-    while width > 1 {
-        width /= 2;
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
+impl Element for F16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    fn one(bytes: &[u8]) -> f32 {
+        f16::from_le_bytes(bytes_of(bytes, 0)).to_f32()
     }
-    lanes[0]
+    #[inline(always)]
+    fn sixteen<S: Simd>(s: S, bytes: &[u8]) -> S::V {
+        let bytes = &bytes[..2 * LANES];
+        s.load_f16(&std::array::from_fn(|i| f16::from_le_bytes(bytes_of(bytes, i))))
+    }
+}
+
+impl Element for BF16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    fn one(bytes: &[u8]) -> f32 {
+        bf16::from_le_bytes(bytes_of(bytes, 0)).to_f32()
+    }
+    #[inline(always)]
+    fn sixteen<S: Simd>(s: S, bytes: &[u8]) -> S::V {
+        let bytes = &bytes[..2 * LANES];
+        let widened = |i| f32::from_bits(u32::from(u16::from_le_bytes(bytes_of(bytes, i))) << 16);
+        s.load(&std::array::from_fn(widened))
+    }
 }

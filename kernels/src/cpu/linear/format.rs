@@ -9,8 +9,10 @@
 //!
 //! Value of a code: `scale * (code - zero)`, or `scale * code + min`.
 
-use super::simd::{LANES, Simd};
 use crate::TensorType;
+
+/// Rows of a panel.
+pub(super) const LANES: usize = 16;
 
 /// Columns of a group.
 pub(super) const GROUP: usize = 32;
@@ -160,41 +162,4 @@ formats! {
     Q4_K: 4 None, true, Bytes;
     Q5_K: 5 None, true, Bytes;
     Q6_K: 6 Some(5), false, SignedBytes;
-}
-
-/// Pair `pair` of the codes at `group`, as i16 pairs.
-///
-/// # Safety
-/// As for [`Simd`]; `group` is good for the group's bytes, `pair` below [`PAIRS`].
-#[inline(always)]
-pub(super) unsafe fn codes<S: Simd, F: Format>(group: *const u8, pair: usize) -> S::I {
-    let [low, high] = F::SHAPE.planes();
-    // SAFETY: the caller's promise; the planes lie one after another inside the group.
-    unsafe {
-        let codes = plane::<S>(group, low, pair);
-        if high == 0 {
-            return codes;
-        }
-        let above = plane::<S>(group.add(low * GROUP / 8 * LANES), high, pair);
-        S::or(codes, S::shl(above, low as u32))
-    }
-}
-
-/// Pair `pair` of a plane of `bits` bits.
-#[inline(always)]
-unsafe fn plane<S: Simd>(plane: *const u8, bits: usize, pair: usize) -> S::I {
-    let pairs_in_word = 16 / bits;
-    // SAFETY: `pair / pairs_in_word` is a word of the plane.
-    unsafe {
-        let word = S::load(plane.add(pair / pairs_in_word * 4 * LANES));
-        match (bits, pair % pairs_in_word) {
-            (8, 0) => S::low_bytes(word),
-            (8, _) => S::high_bytes(word),
-            (4, 3) => S::high_nibbles(word),
-            (_, p) => {
-                let mask = (1 << bits) - 1;
-                S::and(S::shr(word, (p * bits) as u32), S::splat(mask << 16 | mask))
-            }
-        }
-    }
 }

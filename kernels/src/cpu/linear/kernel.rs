@@ -5,25 +5,11 @@
 //! which is why a token's values don't depend on what else is in the batch.
 
 use super::{
-    format::{Format, GROUP, PAIRS, Scales, codes},
+    dispatch::Call,
+    format::{Format, GROUP, LANES, PAIRS, Scales},
     quantize::{Field, GROUP_WORDS},
-    simd::{LANES, Simd},
+    simd::Simd,
 };
-
-/// Where a kernel reads and writes.
-#[derive(Clone, Copy)]
-pub(super) struct Call {
-    /// A panel.
-    pub(super) panel: *const u8,
-    /// A tile of as many rows as the kernel is for.
-    pub(super) tile: *const u32,
-    /// Groups in a row.
-    pub(super) groups: usize,
-    /// The result for the tile's first row: [`LANES`] f32 are written.
-    pub(super) out: *mut f32,
-    /// Elements from one row's result to the next one's.
-    pub(super) stride: usize,
-}
 
 macro_rules! each {
     ($i:ident in [$($n:literal)*] $body:block) => { $({ const $i: usize = $n; $body })* };
@@ -32,18 +18,19 @@ macro_rules! each {
 /// Multiplies one panel with a tile of `M` rows.
 ///
 /// # Safety
-/// As for [`Simd`]; the pointers of `call` are good for a panel of `F`, a tile of `M` rows, and `M` results.
+/// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn multiply<S: Simd, F: Format, const M: usize>(call: &Call) {
+pub(super) unsafe fn multiply<S: Simd, F: Format, const M: usize>(call: Call<'_>) {
     let Call {
         panel,
-        mut tile,
+        tile,
         groups,
         out,
-        stride,
-    } = *call;
-    // SAFETY: the caller's promise. Offsets stay inside the panel by `Shape::record`, and inside the tile by
-    // its definition: `GROUP_WORDS * M` words a group.
+    } = call;
+    assert!(panel.len() == F::SHAPE.panel_bytes(groups) && tile.len() == groups * GROUP_WORDS * M);
+    let (panel, mut tile) = (panel.as_ptr(), tile.as_ptr());
+    // SAFETY: the caller's promise; offsets stay inside the panel by `Shape::record`, and inside the tile by its
+    // definition, since both have the lengths that were checked above.
     unsafe {
         let mut sums = [S::splat_float(0.0); M];
         for group in 0..groups {
@@ -66,8 +53,8 @@ pub(super) unsafe fn multiply<S: Simd, F: Format, const M: usize>(call: &Call) {
             add_scaled::<S, F, M>(&mut sums, dots, record, tile, scale);
             tile = tile.add(GROUP_WORDS * M);
         }
-        for (row, sum) in sums.into_iter().enumerate() {
-            S::store(sum, out.add(row * stride));
+        for (out, sum) in out.iter_mut().zip(sums) {
+            S::store(sum, out.as_mut_ptr());
         }
     }
 }
@@ -122,6 +109,43 @@ unsafe fn dot<S: Simd, F: Format, const M: usize>(
                 dots[ROW] = S::dot_splat::<ROW>(dots[ROW], codes, tile);
             }
         });
+    }
+}
+
+/// Pair `pair` of the codes at `group`, as i16 pairs.
+///
+/// # Safety
+/// As for [`Simd`]; `group` is good for the group's bytes, `pair` below [`PAIRS`].
+#[inline(always)]
+unsafe fn codes<S: Simd, F: Format>(group: *const u8, pair: usize) -> S::I {
+    let [low, high] = F::SHAPE.planes();
+    // SAFETY: the caller's promise; the planes lie one after another inside the group.
+    unsafe {
+        let codes = plane::<S>(group, low, pair);
+        if high == 0 {
+            return codes;
+        }
+        let above = plane::<S>(group.add(low * GROUP / 8 * LANES), high, pair);
+        S::or(codes, S::shl(above, low as u32))
+    }
+}
+
+/// Pair `pair` of a plane of `bits` bits.
+#[inline(always)]
+unsafe fn plane<S: Simd>(plane: *const u8, bits: usize, pair: usize) -> S::I {
+    let pairs_in_word = 16 / bits;
+    // SAFETY: `pair / pairs_in_word` is a word of the plane.
+    unsafe {
+        let word = S::load(plane.add(pair / pairs_in_word * 4 * LANES));
+        match (bits, pair % pairs_in_word) {
+            (8, 0) => S::low_bytes(word),
+            (8, _) => S::high_bytes(word),
+            (4, 3) => S::high_nibbles(word),
+            (_, p) => {
+                let mask = (1 << bits) - 1;
+                S::and(S::shr(word, (p * bits) as u32), S::splat(mask << 16 | mask))
+            }
+        }
     }
 }
 

@@ -2,20 +2,23 @@
 //!
 //! Quantised weights are repacked once into panels of sixteen rows ([`format`]), in which a lane is a row, so
 //! a product needs no horizontal sums; activations are quantised to 16 bits ([`quantize`]). One kernel
-//! ([`kernel`]) is compiled for every type, tile height and instruction set ([`simd`]). Unquantised weights
-//! are read in place ([`float`]).
+//! ([`kernel`]) is compiled for every type, tile height and instruction set ([`simd`]); where there is none,
+//! plain Rust serves ([`portable`]). Unquantised weights are read in place ([`float`]).
 //!
 //! What must stay true: an output element is the same to the bit for any number of rows in the batch, any
-//! number of threads, and on every x86 instruction set.
+//! number of threads, and with AVX2 as with AVX-512.
 
 mod blocks;
 mod dispatch;
 mod float;
 mod format;
+#[cfg(target_arch = "x86_64")]
 mod kernel;
 mod pack;
+mod portable;
 mod product;
 mod quantize;
+#[cfg(target_arch = "x86_64")]
 mod simd;
 #[cfg(test)]
 mod tests;

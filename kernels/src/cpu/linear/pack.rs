@@ -2,8 +2,7 @@
 
 use super::{
     blocks::{Block, decode},
-    format::{GROUP, Record, Scales, Shape},
-    simd::LANES,
+    format::{GROUP, LANES, Record, Scales, Shape},
 };
 use crate::TensorType;
 use half::f16;
@@ -132,16 +131,27 @@ fn pack_codes(shape: Shape, codes: &[u8; GROUP], words: &mut [u8], lane: usize) 
 /// The word of a plane of `bits` bits, of which the plane below has `below`: pair `p` at bits `p * bits` and
 /// 16 higher.
 fn pack_word(bits: usize, below: usize, codes: &[u8]) -> u32 {
-    let mask = (1u32 << bits) - 1;
+    if let (8, &[first, second, third, fourth]) = (bits, codes) {
+        return u32::from_le_bytes([first, third, second, fourth]);
+    }
     codes
-        .as_chunks::<2>()
+        .as_chunks()
         .0
         .iter()
         .enumerate()
-        .fold(0, |word, (pair, codes)| {
-            let [first, second] = codes.map(|code| u32::from(code) >> below & mask);
-            word | (first | second << 16) << (pair * bits)
+        .fold(0, |word, (index, codes)| {
+            let codes = u64::from_le_bytes(*codes) >> below;
+            let both = squeeze(bits, codes) | squeeze(bits, codes >> 8) << 16;
+            word | both << (4 * bits * index)
         })
+}
+
+/// The low `bits` (at most 4) of bytes 0, 2, 4 and 6, side by side. The multiplication copies each to its place
+/// above bit 48; no two copies overlap.
+fn squeeze(bits: usize, codes: u64) -> u32 {
+    let mask = 0x0001_0001_0001_0001 * ((1 << bits) - 1);
+    let places = (0..4).fold(0, |places, code| places | 1u64 << (48 + code * bits - 16 * code));
+    ((codes & mask).wrapping_mul(places) >> 48) as u32 & ((1 << (4 * bits)) - 1)
 }
 
 fn unpack_codes(shape: Shape, words: &[u8], lane: usize) -> [i32; GROUP] {

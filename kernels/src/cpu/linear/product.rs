@@ -1,11 +1,10 @@
 //! Products on a thread team: who computes which part of which output.
 
 use super::{
-    dispatch, float,
-    format::{GROUP, Shape},
-    kernel,
-    quantize::{GROUP_WORDS, QuantizedRows, Tiles},
-    simd::LANES,
+    dispatch::{self, Call},
+    float::{self, FloatTile},
+    format::{GROUP, LANES, Shape},
+    quantize::{GROUP_WORDS, QuantizeTile, QuantizedRows, Tile, Tiles},
     weight::{PackedWeight, Storage},
 };
 use crate::{
@@ -27,15 +26,18 @@ pub struct Product<'a> {
 
 /// Panels that stay in the second-level cache while tiles, which stay in the first-level one, pass by them.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Work of a task in multiply-adds, at least: some microseconds, many times what it costs to hand it out.
+/// Work of a task, at least, in multiply-adds: some microseconds, many times what it costs to hand it out.
 const TASK_WORK: usize = 1 << 18;
+/// Multiply-adds that take as long as reading a weight from memory.
+const READ_WORK: usize = 2;
 /// Tasks a thread, at most: so many that a thread that lost its core holds up little.
 const TASKS_PER_THREAD: usize = 8;
 
 /// `out = x · weightᵀ + bias` for each of `products`; `x` is `[rows, cols]`, and `cols` the inputs of every
 /// weight. `scratch` has room for `rows` rows of `cols`.
 ///
-/// [`crate::ErrorKind::Invalid`] where shapes disagree; then nothing was computed.
+/// [`crate::ErrorKind::Invalid`] where shapes disagree; then nothing was computed. A NaN or an infinity in `x`
+/// makes all outputs of its row NaN or infinite.
 pub fn linear(
     team: &Team,
     isa: Isa,
@@ -51,34 +53,30 @@ pub fn linear(
     if rows == 0 {
         return Ok(());
     }
-    if products
-        .iter()
-        .any(|product| Shape::of(product.weight.ty()).is_some())
-    {
+    let is_quantized = |product: &Product<'_>| Shape::of(product.weight.ty()).is_some();
+    if products.iter().any(is_quantized) {
         quantize(team, isa, scratch, x, rows, cols)?;
     }
-    let inputs = Inputs {
-        isa,
-        x,
-        quantized: scratch.words(),
-        rows,
-        cols,
-    };
-    let mut jobs = Vec::with_capacity(products.len());
-    for product in products {
-        jobs.push(Job::new(&inputs, product)?);
-    }
-    let work: usize = jobs.iter().map(|job| job.panels).sum::<usize>() * LANES * cols * rows;
-    let tasks = (work / TASK_WORK).clamp(1, team.size() * TASKS_PER_THREAD);
+    let words = scratch.words();
+    let jobs: Vec<_> = products
+        .iter_mut()
+        .map(|product| Job::new(product, isa, x, words, rows))
+        .collect();
     let panels: usize = jobs.iter().map(|job| job.panels).sum();
-    team.split(panels, panels.div_ceil(tasks), |range| {
-        let mut before = 0;
-        for job in &jobs {
-            let start = range.start.clamp(before, before + job.panels) - before;
-            let end = range.end.clamp(before, before + job.panels) - before;
-            // SAFETY: the ranges of the tasks don't overlap, so no two write the same outputs.
-            unsafe { job.run(&inputs, start..end) };
-            before += job.panels;
+    let tasks = tasks(team, panels * LANES * cols * rows.max(READ_WORK));
+    // A cell is a panel's outputs for a part of the rows; cells are numbered panel by panel within a part.
+    let parts = tasks.div_ceil(panels).min(rows.div_ceil(dispatch::highest(isa)));
+    let cells = panels * parts;
+    team.split(cells, cells.div_ceil(tasks), |range| {
+        for part in range.start / panels..range.end.div_ceil(panels) {
+            let mut first = part * panels;
+            for job in &jobs {
+                let start = range.start.clamp(first, first + job.panels) - first;
+                let end = range.end.clamp(first, first + job.panels) - first;
+                // SAFETY: the ranges of the tasks don't overlap, so no two write the same outputs.
+                unsafe { job.run(start..end, part, parts) };
+                first += job.panels;
+            }
         }
     })
 }
@@ -104,11 +102,19 @@ fn check(x: &[f32], rows: usize, cols: usize, products: &[Product<'_>]) -> Resul
                 out.len(),
             )));
         }
+        if matches!(weight.storage(), Storage::Released) {
+            return Err(weight.released());
+        }
     }
     Ok(())
 }
 
-/// Quantises `x` to `scratch`, several tiles at a time.
+/// How many tasks to make of `work` multiply-adds.
+fn tasks(team: &Team, work: usize) -> usize {
+    (work / TASK_WORK).clamp(1, team.size() * TASKS_PER_THREAD)
+}
+
+/// Quantises `x` to `scratch`.
 fn quantize(
     team: &Team,
     isa: Isa,
@@ -125,59 +131,36 @@ fn quantize(
     let tiles = Tiles::new(rows, dispatch::highest(isa));
     let row_words = cols / GROUP * GROUP_WORDS;
     let words = Shared(scratch.words_mut().as_mut_ptr());
-    let grain = (TASK_WORK / cols)
-        .div_ceil(dispatch::highest(isa))
-        .max(tiles.count().div_ceil(team.size() * TASKS_PER_THREAD));
-    team.split(tiles.count(), grain, |range| {
-        for tile in range.map(|index| tiles.get(index)) {
+    // Quantising a value takes about as long as eight multiply-adds.
+    let tasks = tasks(team, rows * cols * 8);
+    team.split(tiles.count(), tiles.count().div_ceil(tasks), |range| {
+        for Tile { first, height } in range.map(|index| tiles.get(index)) {
             // SAFETY: tiles follow one another and fit (`holds`), and each belongs to one task.
             let words = unsafe {
-                std::slice::from_raw_parts_mut(
-                    words.get().add(tile.first * row_words),
-                    tile.height * row_words,
-                )
+                std::slice::from_raw_parts_mut(words.get().add(first * row_words), height * row_words)
             };
-            dispatch::quantize(
-                isa,
-                &x[tile.first * cols..][..tile.height * cols],
-                tile.height,
+            let x = &x[first * cols..][..height * cols];
+            isa.run(QuantizeTile {
+                x,
+                height,
                 cols,
                 words,
-            );
+            });
         }
     })
 }
 
-/// What all products read.
-struct Inputs<'a> {
-    isa: Isa,
-    x: &'a [f32],
-    quantized: &'a [u32],
-    rows: usize,
-    cols: usize,
-}
-
 /// A product with its outputs open to all threads.
 struct Job<'a> {
+    isa: Isa,
     weight: &'a PackedWeight,
     bias: Option<&'a [f32]>,
+    x: &'a [f32],
+    /// The quantised `x`.
+    words: &'a [u32],
     out: Shared<f32>,
     panels: usize,
     tiles: Tiles,
-    kernels: Kernels<'a>,
-}
-
-/// The kernels for tiles of 1, 2, 4 and 8 rows, as far as there are any, and what they read.
-enum Kernels<'a> {
-    Quantized {
-        panels: &'a [u8],
-        panel_bytes: usize,
-        by_height: [Option<dispatch::Quantized>; 4],
-    },
-    Float {
-        data: &'a [u8],
-        by_height: [Option<dispatch::Float>; 4],
-    },
 }
 
 /// A pointer that threads may share; who uses it says why.
@@ -193,124 +176,91 @@ impl<T> Shared<T> {
 }
 
 impl<'a> Job<'a> {
-    fn new(inputs: &Inputs<'_>, product: &'a mut Product<'_>) -> Result<Self> {
+    fn new(product: &'a mut Product<'_>, isa: Isa, x: &'a [f32], words: &'a [u32], rows: usize) -> Self {
         let weight = product.weight;
-        let heights = [1, 2, 4, 8];
-        let (kernels, highest) = match weight.storage() {
-            Storage::Panels(shape, panels) => {
-                let by_height = heights.map(|height| dispatch::quantized(inputs.isa, weight.ty(), height));
-                let panel_bytes = shape.panel_bytes(inputs.cols / GROUP);
-                (
-                    Kernels::Quantized {
-                        panels,
-                        panel_bytes,
-                        by_height,
-                    },
-                    dispatch::highest(inputs.isa),
-                )
-            }
-            Storage::InPlace(data) => {
-                let by_height = heights.map(|height| dispatch::float(inputs.isa, weight.ty(), height));
-                (Kernels::Float { data, by_height }, dispatch::HIGHEST_FLOAT)
-            }
-            Storage::Released => return Err(weight.released()),
+        let highest = match weight.storage() {
+            Storage::Panels(..) => dispatch::highest(isa),
+            _ => float::HIGHEST,
         };
-        Ok(Self {
+        Self {
+            isa,
             weight,
             bias: product.bias,
+            x,
+            words,
             out: Shared(product.out.as_mut_ptr()),
             panels: weight.rows().div_ceil(LANES),
-            tiles: Tiles::new(inputs.rows, highest),
-            kernels,
-        })
+            tiles: Tiles::new(rows, highest),
+        }
     }
 
-    /// Computes the outputs of `panels` for all rows.
+    /// Computes the outputs of `panels` for part `part` of `parts` of the rows.
     ///
     /// # Safety
-    /// No other thread computes any of `panels` at the same time.
-    unsafe fn run(&self, inputs: &Inputs<'_>, panels: Range<usize>) {
-        let panel_bytes = match self.kernels {
-            Kernels::Quantized { panel_bytes, .. } => panel_bytes,
-            Kernels::Float { data, .. } => data.len() / self.weight.rows() * LANES,
-        };
-        let block = (BLOCK_BYTES / panel_bytes).max(1);
+    /// No other thread computes any of them at the same time.
+    unsafe fn run(&self, panels: Range<usize>, part: usize, parts: usize) {
+        let tiles = self.tiles.count();
+        let tiles = part * tiles / parts..(part + 1) * tiles / parts;
+        let block = (BLOCK_BYTES / self.weight.panel_bytes()).max(1);
         for start in panels.clone().step_by(block) {
-            for index in 0..self.tiles.count() {
+            for tile in tiles.clone().map(|index| self.tiles.get(index)) {
                 for panel in start..panels.end.min(start + block) {
+                    let mut out = [[0.0; LANES]; 8];
+                    let out = &mut out[..tile.height];
+                    self.multiply(panel, tile, out);
                     // SAFETY: the caller's promise.
-                    unsafe { self.run_tile(inputs, panel, index) };
+                    unsafe { self.finish(panel, tile, out) };
                 }
             }
         }
     }
 
-    /// Computes one panel's outputs for one tile.
-    unsafe fn run_tile(&self, inputs: &Inputs<'_>, panel: usize, index: usize) {
-        let tile = self.tiles.get(index);
+    fn multiply(&self, panel: usize, Tile { first, height }: Tile, out: &mut [[f32; LANES]]) {
+        let cols = self.weight.cols();
+        let size = self.weight.panel_bytes();
+        match self.weight.storage() {
+            Storage::Panels(_, panels) => {
+                let groups = cols / GROUP;
+                let row = groups * GROUP_WORDS;
+                let call = Call {
+                    panel: &panels[panel * size..][..size],
+                    tile: &self.words[first * row..][..height * row],
+                    groups,
+                    out,
+                };
+                dispatch::multiply(self.isa, self.weight.ty(), call);
+            }
+            Storage::InPlace(data) => self.isa.run(FloatTile {
+                ty: self.weight.ty(),
+                weights: &data[panel * size..data.len().min((panel + 1) * size)],
+                x: &self.x[first * cols..][..height * cols],
+                cols,
+                out,
+            }),
+            Storage::Released => {}
+        }
+    }
+
+    /// Adds the bias and writes a tile's results to the outputs.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    unsafe fn finish(&self, panel: usize, tile: Tile, results: &mut [[f32; LANES]]) {
         let outputs = self.weight.rows();
         let first = panel * LANES;
         let lanes = LANES.min(outputs - first);
-        let mut partial = [0f32; LANES * 8];
-        // SAFETY: `check` has compared all lengths, so row `tile.first` and output `first` are inside.
-        let out = unsafe { self.out.get().add(tile.first * outputs + first) };
-        let height_index = tile.height.ilog2() as usize;
-        match &self.kernels {
-            Kernels::Quantized {
-                panels,
-                panel_bytes,
-                by_height,
-            } => {
-                let Some(kernel) = by_height[height_index] else {
-                    return;
-                };
-                let whole = lanes == LANES;
-                let call = kernel::Call {
-                    panel: panels[panel * panel_bytes..][..*panel_bytes].as_ptr(),
-                    tile: inputs.quantized[tile.first * (inputs.cols / GROUP) * GROUP_WORDS..].as_ptr(),
-                    groups: inputs.cols / GROUP,
-                    out: if whole { out } else { partial.as_mut_ptr() },
-                    stride: if whole { outputs } else { LANES },
-                };
-                // SAFETY: an `Isa` exists only where the processor has it; the panel, the tile and the output have been cut for this shape.
-                unsafe { kernel(&call) };
-                if !whole {
-                    for row in 0..tile.height {
-                        // SAFETY: `lanes` outputs are left in each row.
-                        unsafe {
-                            std::ptr::copy_nonoverlapping(
-                                partial[row * LANES..].as_ptr(),
-                                out.add(row * outputs),
-                                lanes,
-                            )
-                        };
-                    }
+        let bias = self.bias.map(|bias| &bias[first..][..lanes]);
+        for (row, results) in results.iter_mut().enumerate() {
+            if let Some(bias) = bias {
+                for (result, bias) in results.iter_mut().zip(bias) {
+                    *result += bias;
                 }
             }
-            Kernels::Float { data, by_height } => {
-                let Some(kernel) = by_height[height_index] else {
-                    return;
-                };
-                let row_bytes = data.len() / outputs;
-                let call = float::Call {
-                    weight: data[first * row_bytes..].as_ptr(),
-                    outputs: lanes,
-                    x: inputs.x[tile.first * inputs.cols..].as_ptr(),
-                    cols: inputs.cols,
-                    out,
-                    stride: outputs,
-                };
-                // SAFETY: as above.
-                unsafe { kernel(&call) };
-            }
-        }
-        if let Some(bias) = self.bias {
-            for row in 0..tile.height {
-                // SAFETY: `lanes` outputs of a row, which no other thread uses.
-                let out = unsafe { std::slice::from_raw_parts_mut(out.add(row * outputs), lanes) };
-                for (value, bias) in out.iter_mut().zip(&bias[first..]) {
-                    *value += bias;
-                }
+            // SAFETY: `check` has compared all lengths, so these `lanes` outputs of the row are inside; no other
+            // thread uses them by the caller's promise.
+            unsafe {
+                let out = self.out.get().add((tile.first + row) * outputs + first);
+                std::ptr::copy_nonoverlapping(results.as_ptr(), out, lanes);
             }
         }
     }

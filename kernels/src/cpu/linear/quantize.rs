@@ -7,7 +7,13 @@
 //! group its [`PAIRS`] pairs of columns, then the [`Field`]s, and of each the rows side by side.
 
 use super::format::{GROUP, PAIRS};
-use crate::{Ledger, Result, cpu::Buffer};
+use crate::{
+    Ledger, Result,
+    cpu::{
+        Buffer,
+        simd::{Kernel, Simd},
+    },
+};
 
 /// What a group of a row holds beside its codes.
 #[derive(Clone, Copy)]
@@ -119,15 +125,41 @@ impl QuantizedRows {
     }
 }
 
-/// Quantises the `HEIGHT` rows of a tile, `x`, to its `words`.
-#[inline(always)]
-pub(super) fn quantize_tile<const HEIGHT: usize>(x: &[f32], cols: usize, words: &mut [u32]) {
-    let (words, _) = words.as_chunks_mut::<HEIGHT>();
-    for (group, words) in words.chunks_exact_mut(GROUP_WORDS).enumerate() {
-        for row in 0..HEIGHT {
-            if let Some(values) = x[row * cols + group * GROUP..].first_chunk() {
-                for (words, word) in words.iter_mut().zip(quantize_group(values)) {
-                    words[row] = word;
+/// Quantises the rows of a tile.
+pub(super) struct QuantizeTile<'a> {
+    /// `height` rows of `cols`.
+    pub(super) x: &'a [f32],
+    /// 1, 2, 4 or 8.
+    pub(super) height: usize,
+    /// Columns, whole groups.
+    pub(super) cols: usize,
+    /// [`GROUP_WORDS`] a group and row.
+    pub(super) words: &'a mut [u32],
+}
+
+impl Kernel for QuantizeTile<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        match self.height {
+            1 => self.quantize::<1>(),
+            2 => self.quantize::<2>(),
+            4 => self.quantize::<4>(),
+            _ => self.quantize::<8>(),
+        }
+    }
+}
+
+impl QuantizeTile<'_> {
+    #[inline(always)]
+    fn quantize<const HEIGHT: usize>(self) {
+        let (words, _) = self.words.as_chunks_mut::<HEIGHT>();
+        for (group, words) in words.chunks_exact_mut(GROUP_WORDS).enumerate() {
+            for row in 0..HEIGHT {
+                if let Some(values) = self.x[row * self.cols + group * GROUP..].first_chunk() {
+                    for (words, word) in words.iter_mut().zip(quantize_group(values)) {
+                        words[row] = word;
+                    }
                 }
             }
         }

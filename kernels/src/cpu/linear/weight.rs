@@ -1,9 +1,8 @@
 //! A weight matrix in the form that the kernels read.
 
 use super::{
-    format::{GROUP, Shape},
+    format::{GROUP, LANES, Shape},
     pack::{pack_panel, unpack_row},
-    simd::LANES,
 };
 use crate::{
     Error, Ledger, Result, TensorType, WeightFootprint, WeightSource,
@@ -142,7 +141,7 @@ impl PackedWeight {
         }
         match &self.storage {
             Storage::Panels(shape, panels) => {
-                let bytes = shape.panel_bytes(self.cols / GROUP);
+                let bytes = self.panel_bytes();
                 unpack_row(*shape, &panels[row / LANES * bytes..][..bytes], row % LANES, out);
                 Ok(())
             }
@@ -169,6 +168,15 @@ impl PackedWeight {
             Storage::Panels(_, panels) => panels.release(),
             Storage::InPlace(data) => data.release(),
             Storage::Released => Ok(0),
+        }
+    }
+
+    /// Bytes of [`LANES`] rows.
+    pub(super) fn panel_bytes(&self) -> usize {
+        match &self.storage {
+            Storage::Panels(shape, _) => shape.panel_bytes(self.cols / GROUP),
+            Storage::InPlace(data) => data.len() / self.rows * LANES,
+            Storage::Released => 0,
         }
     }
 

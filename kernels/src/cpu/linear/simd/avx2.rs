@@ -80,22 +80,10 @@ impl Simd for Avx2 {
         fn to_float(a: Ints) -> Floats { [_mm256_cvtepi32_ps(a[0]), _mm256_cvtepi32_ps(a[1])] }
 
         fn splat_float(x: f32) -> Floats { [_mm256_set1_ps(x); 2] }
-        fn load_f32(from: *const u8) -> Floats {
-            // SAFETY: the caller's promise: 64 bytes.
-            unsafe { [_mm256_loadu_ps(from.cast()), _mm256_loadu_ps(from.add(32).cast())] }
-        }
         fn load_f16(from: *const u8) -> Floats {
             // SAFETY: the caller's promise: 32 bytes.
             let halves = unsafe { [_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast())] };
             [_mm256_cvtph_ps(halves[0]), _mm256_cvtph_ps(halves[1])]
-        }
-        fn load_bf16(from: *const u8) -> Floats {
-            // SAFETY: the caller's promise: 32 bytes.
-            let halves = unsafe { [_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast())] };
-            [
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves[0]))),
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves[1]))),
-            ]
         }
         fn load_u8(from: *const u8) -> Ints {
             // SAFETY: the caller's promise: 16 bytes.

@@ -57,18 +57,9 @@ impl Simd for Avx512 {
         fn to_float(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
 
         fn splat_float(x: f32) -> __m512 { _mm512_set1_ps(x) }
-        fn load_f32(from: *const u8) -> __m512 {
-            // SAFETY: the caller's promise: 64 bytes.
-            unsafe { _mm512_loadu_ps(from.cast()) }
-        }
         fn load_f16(from: *const u8) -> __m512 {
             // SAFETY: the caller's promise: 32 bytes.
             _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(from.cast()) })
-        }
-        fn load_bf16(from: *const u8) -> __m512 {
-            // SAFETY: the caller's promise: 32 bytes.
-            let words = _mm512_cvtepu16_epi32(unsafe { _mm256_loadu_si256(from.cast()) });
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
         }
         fn load_u8(from: *const u8) -> __m512i {
             // SAFETY: the caller's promise: 16 bytes.

@@ -1,22 +1,13 @@
-//! Sixteen lanes of arithmetic: what an instruction set must offer so that one source serves all kernels.
+//! Sixteen lanes of integer arithmetic: what an instruction set must offer for the kernels of quantised types.
 //!
-//! Lane `i` belongs to row `i` of a weight panel (or, for unquantised weights, to every sixteenth element),
-//! whatever the width of the registers, so each set computes the same operations in the same order.
+//! Lane `i` belongs to row `i` of a weight panel, whatever the width of the registers, so each set computes
+//! the same operations in the same order.
 
-#[cfg(target_arch = "x86_64")]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
 mod avx512;
-mod portable;
 
-#[cfg(target_arch = "x86_64")]
 pub(super) use avx2::Avx2;
-#[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
-pub(super) use portable::Portable;
-
-/// Lanes of a vector, and rows of a panel.
-pub(super) const LANES: usize = 16;
 
 /// Sixteen lanes of 32 bits.
 ///
@@ -61,19 +52,15 @@ pub(super) trait Simd {
 
     /// `x` in every lane.
     unsafe fn splat_float(x: f32) -> Self::F;
-    /// Reads sixteen f32.
-    unsafe fn load_f32(from: *const u8) -> Self::F;
     /// Reads sixteen f16.
     unsafe fn load_f16(from: *const u8) -> Self::F;
-    /// Reads sixteen bf16.
-    unsafe fn load_bf16(from: *const u8) -> Self::F;
     /// Reads sixteen bytes.
     unsafe fn load_u8(from: *const u8) -> Self::I;
     /// Reads sixteen signed bytes.
     unsafe fn load_i8(from: *const u8) -> Self::I;
     /// Lanewise product.
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
-    /// `a * b + c`: rounded once where the set has it, the same for every caller of the set.
+    /// `a * b + c`, rounded once.
     unsafe fn mul_add(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// Writes sixteen f32.
     unsafe fn store(a: Self::F, to: *mut f32);
