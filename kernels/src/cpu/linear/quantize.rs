@@ -6,7 +6,7 @@
 //! Rows are kept in **tiles** of 1, 2, 4 or 8, so that a kernel for as many rows reads one stream: for each
 //! group its [`PAIRS`] pairs of columns, then the [`Field`]s, and of each the rows side by side.
 
-use super::format::{GROUP, PAIRS};
+use super::format::{GROUP, LANES, PAIRS};
 use crate::{
     Ledger, Result,
     cpu::{
@@ -140,24 +140,24 @@ pub(super) struct QuantizeTile<'a> {
 impl Kernel for QuantizeTile<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         match self.height {
-            1 => self.quantize::<1>(),
-            2 => self.quantize::<2>(),
-            4 => self.quantize::<4>(),
-            _ => self.quantize::<8>(),
+            1 => self.quantize::<S, 1>(s),
+            2 => self.quantize::<S, 2>(s),
+            4 => self.quantize::<S, 4>(s),
+            _ => self.quantize::<S, 8>(s),
         }
     }
 }
 
 impl QuantizeTile<'_> {
     #[inline(always)]
-    fn quantize<const HEIGHT: usize>(self) {
+    fn quantize<S: Simd, const HEIGHT: usize>(self, s: S) {
         let (words, _) = self.words.as_chunks_mut::<HEIGHT>();
         for (group, words) in words.chunks_exact_mut(GROUP_WORDS).enumerate() {
             for row in 0..HEIGHT {
                 if let Some(values) = self.x[row * self.cols + group * GROUP..].first_chunk() {
-                    for (words, word) in words.iter_mut().zip(quantize_group(values)) {
+                    for (words, word) in words.iter_mut().zip(quantize_group(s, values)) {
                         words[row] = word;
                     }
                 }
@@ -166,45 +166,40 @@ impl QuantizeTile<'_> {
     }
 }
 
+/// Added to a number below 2^22, it leaves no bits for a fraction: the sum's low bits are the number rounded to
+/// the nearest integer, ties to even.
+const ROUND: f32 = 12_582_912.0;
+
 /// The words of one group of one row.
 #[inline(always)]
-fn quantize_group(values: &[f32; GROUP]) -> [u32; GROUP_WORDS] {
-    // As integers, magnitudes compare in the same order, and NaN is above infinity.
-    let largest = values
-        .iter()
-        .fold(0, |most, value| (value.to_bits() & 0x7FFF_FFFF).max(most));
-    let largest = f32::from_bits(largest);
-    let (scale, inverse) = if !largest.is_finite() {
-        // Every output that this row has a part in becomes NaN.
-        (f32::NAN, 0.0)
-    } else if largest < TINY {
+fn quantize_group<S: Simd>(s: S, values: &[f32; GROUP]) -> [u32; GROUP_WORDS] {
+    let mut words = [0; GROUP_WORDS];
+    let (halves, _) = values.as_chunks::<LANES>();
+    let (x, y) = (s.load(&halves[0]), s.load(&halves[1]));
+    let magnitude = |x| s.max(x, s.sub(s.splat(0.0), x));
+    let largest = s.max_lane(s.max(magnitude(x), magnitude(y)));
+    let (scale, inverse) = if largest < TINY {
         (0.0, 0.0)
     } else {
         (largest / MAX_CODE, MAX_CODE / largest)
     };
-    let mut codes = [0i32; GROUP];
-    if inverse > 0.0 {
-        codes = values.map(|value| round(value * inverse));
-    }
-    let (first, second) = codes.split_at(GROUP / 2);
-    let (first, second) = (first.iter().sum::<i32>(), second.iter().sum::<i32>());
-    let mut words = [0; GROUP_WORDS];
-    for (word, codes) in words.iter_mut().zip(codes.as_chunks::<2>().0) {
-        *word = (codes[0] & 0xFFFF | codes[1] << 16).cast_unsigned();
+    let codes = |x| s.fma(x, s.splat(inverse), s.splat(ROUND));
+    let (x, y) = (codes(x), codes(y));
+    words[..PAIRS / 2].copy_from_slice(&s.low_halves(x));
+    words[PAIRS / 2..PAIRS].copy_from_slice(&s.low_halves(y));
+    // Sums of codes are whole numbers below 2^21, so floats hold them.
+    let sum = |x| s.sum(s.sub(x, s.splat(ROUND)));
+    let (mut first, mut second, mut scale) = (sum(x), sum(y), scale);
+    if (first + second).is_nan() {
+        // A value is NaN or infinite (its code is inf * 0): all outputs that the row has a part in become NaN.
+        (first, second, scale) = (0.0, 0.0, f32::NAN);
     }
     let mut set = |field: Field, bits: u32| words[PAIRS + field as usize] = bits;
     set(Field::Scale, scale.to_bits());
-    set(Field::ScaledSum, (scale * (first + second) as f32).to_bits());
-    set(Field::NegativeSum, (-first - second).cast_unsigned());
-    set(Field::NegativeSumFirst, (-first).cast_unsigned());
-    set(Field::NegativeSumSecond, (-second).cast_unsigned());
+    set(Field::ScaledSum, (scale * (first + second)).to_bits());
+    let negative = |sum: f32| (ROUND - sum).to_bits().wrapping_sub(ROUND.to_bits());
+    set(Field::NegativeSum, negative(first + second));
+    set(Field::NegativeSumFirst, negative(first));
+    set(Field::NegativeSumSecond, negative(second));
     words
-}
-
-/// To the nearest integer, ties to even, for magnitudes below 2^22: adding 1.5 * 2^23 leaves no room for a
-/// fraction, and the integer in the low bits.
-#[inline(always)]
-fn round(value: f32) -> i32 {
-    const MAGIC: f32 = 12_582_912.0;
-    (value + MAGIC).to_bits().cast_signed() - MAGIC.to_bits().cast_signed()
 }

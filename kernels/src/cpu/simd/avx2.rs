@@ -119,6 +119,20 @@ impl Simd for Avx2 {
         self.mul(x, Pair(power(n.0), power(n.1)))
     }
     #[inline(always)]
+    fn low_halves(self, x: Pair) -> [u32; LANES / 2] {
+        let mut words = [0; LANES / 2];
+        // SAFETY: `Avx2` proves that the processor has the instructions; 16 u16 are 8 words.
+        unsafe {
+            let mask = _mm256_set1_epi32(0xFFFF);
+            let low = _mm256_and_si256(_mm256_castps_si256(x.0), mask);
+            let high = _mm256_and_si256(_mm256_castps_si256(x.1), mask);
+            // Packing works within 128-bit halves, so the quarters come out of order.
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high));
+            _mm256_storeu_si256(words.as_mut_ptr().cast(), packed);
+        }
+        words
+    }
+    #[inline(always)]
     fn zero_below(self, x: Pair, key: Pair, bound: Pair) -> Pair {
         #[inline(always)]
         fn one(x: __m256, key: __m256, bound: __m256) -> __m256 {

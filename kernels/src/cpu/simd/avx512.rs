@@ -95,6 +95,18 @@ impl Simd for Avx512 {
         op!(_mm512_scalef_ps, x, n)
     }
     #[inline(always)]
+    fn low_halves(self, x: __m512) -> [u32; LANES / 2] {
+        let mut words = [0; LANES / 2];
+        // SAFETY: `Avx512` proves that the processor has the instructions; 16 u16 are 8 words.
+        unsafe {
+            _mm256_storeu_si256(
+                words.as_mut_ptr().cast(),
+                _mm512_cvtepi32_epi16(_mm512_castps_si512(x)),
+            );
+        }
+        words
+    }
+    #[inline(always)]
     fn zero_below(self, x: __m512, key: __m512, bound: __m512) -> __m512 {
         // SAFETY: `Avx512` proves that the processor has the instructions.
         unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(key, bound), x) }

@@ -62,6 +62,8 @@ pub trait Simd: Copy + Send + Sync {
     fn round(self, x: Self::V) -> Self::V;
     /// x · 2^n for whole n from −126 to 127.
     fn scale_by_power(self, x: Self::V, n: Self::V) -> Self::V;
+    /// The low 16 bits of each lane's bits, two lanes a word, the earlier one in its low half.
+    fn low_halves(self, x: Self::V) -> [u32; LANES / 2];
     /// `x` but 0 where `key` is below `bound`.
     fn zero_below(self, x: Self::V, key: Self::V, bound: Self::V) -> Self::V;
     /// The lanes as an array.

@@ -80,6 +80,14 @@ impl Simd for Portable {
         map(x, n, |x, n| x * f32::from_bits(((n as i32 + 127) as u32) << 23))
     }
     #[inline(always)]
+    fn low_halves(self, x: Self::V) -> [u32; LANES / 2] {
+        let mut words = [0; LANES / 2];
+        for (word, pair) in words.iter_mut().zip(x.as_chunks::<2>().0) {
+            *word = pair[0].to_bits() & 0xFFFF | pair[1].to_bits() << 16;
+        }
+        words
+    }
+    #[inline(always)]
     fn zero_below(self, x: Self::V, key: Self::V, bound: Self::V) -> Self::V {
         let mut out = x;
         for i in 0..LANES {

@@ -151,3 +151,21 @@ fn f16_conversions_are_exact_and_round_to_nearest_even() {
         }
     }
 }
+
+#[test]
+fn low_halves_are_in_the_order_of_the_lanes() {
+    struct LowHalves([f32; LANES]);
+    impl Kernel for LowHalves {
+        type Out = [u32; LANES / 2];
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Self::Out {
+            s.low_halves(s.load(&self.0))
+        }
+    }
+    let low = |lane: usize| 0xFFF0 + lane as u32;
+    let x = std::array::from_fn(|lane| f32::from_bits(0x4B40_0000 | low(lane)));
+    let expected: [u32; LANES / 2] = std::array::from_fn(|i| low(2 * i) | low(2 * i + 1) << 16);
+    for isa in Isa::available() {
+        assert_eq!(isa.run(LowHalves(x)), expected, "{isa:?}");
+    }
+}
