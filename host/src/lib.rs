@@ -1,6 +1,7 @@
 //! The host: HTTP, text, the scheduler, slots and the loader of backends.
 
 pub mod engine;
+pub mod fetch;
 pub mod http;
 pub mod loader;
 pub mod request;

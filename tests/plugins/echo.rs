@@ -98,10 +98,7 @@ impl Backend for Echo {
         }
         Ok(EchoModel {
             panics: self.panics_in == Some("submit"),
-            released: false,
-            last: 0,
-            steps: VecDeque::with_capacity(2),
-            spare: Vec::new(),
+            ..EchoModel::new()
         })
     }
 
@@ -127,6 +124,25 @@ pub struct EchoModel {
     last: Ticket,
     steps: VecDeque<(Ticket, Vec<RowOutput>)>,
     spare: Vec<Vec<RowOutput>>,
+}
+
+impl EchoModel {
+    /// A model, without the way through a device.
+    pub fn new() -> Self {
+        Self {
+            panics: false,
+            released: false,
+            last: 0,
+            steps: VecDeque::with_capacity(2),
+            spare: Vec::new(),
+        }
+    }
+}
+
+impl Default for EchoModel {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl BackendModel for EchoModel {

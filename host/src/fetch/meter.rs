@@ -1,0 +1,131 @@
+//! Tells how far a fetch is: a bar on a terminal, a log line now and then elsewhere.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::{
+    io::IsTerminal,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Between two log lines.
+const LOG_EVERY: Duration = Duration::from_secs(5);
+
+/// How the progress is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reporting {
+    /// A bar on standard error.
+    Bar,
+    /// Log lines.
+    Log,
+}
+
+impl Reporting {
+    /// A bar where standard error is a terminal.
+    pub fn for_this_process() -> Self {
+        match std::io::stderr().is_terminal() {
+            true => Self::Bar,
+            false => Self::Log,
+        }
+    }
+}
+
+/// Counts a fetch's bytes and tells of them. Clones count together.
+#[derive(Clone)]
+pub(super) struct Meter(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    done: AtomicU64,
+    total: AtomicU64,
+    told: Mutex<Instant>,
+    bar: ProgressBar,
+}
+
+impl Meter {
+    /// A meter for `name`.
+    pub(super) fn new(reporting: Reporting, name: &str) -> Self {
+        let target = match reporting {
+            Reporting::Bar => ProgressDrawTarget::stderr(),
+            Reporting::Log => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(None, target).with_message(name.to_owned());
+        tracing::info!("fetching {name}");
+        Self(Arc::new(Inner {
+            name: name.to_owned(),
+            done: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            told: Mutex::new(Instant::now()),
+            bar,
+        }))
+    }
+
+    /// How much there is in all.
+    pub(super) fn set_total(&self, bytes: u64) {
+        self.0.total.store(bytes, Ordering::Relaxed);
+        self.0.bar.set_length(bytes);
+        let template = "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.0.bar.set_style(style);
+        }
+    }
+
+    /// How much is done.
+    pub(super) fn set_done(&self, bytes: u64) {
+        self.0.done.store(bytes, Ordering::Relaxed);
+        self.0.bar.set_position(bytes);
+        self.log();
+    }
+
+    /// More is done.
+    pub(super) fn add(&self, bytes: u64) {
+        let done = self.0.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.0.bar.set_position(done);
+        self.log();
+    }
+
+    /// What is done so far.
+    pub(super) fn done(&self) -> u64 {
+        self.0.done.load(Ordering::Relaxed)
+    }
+
+    /// Removes the bar.
+    pub(super) fn finish(&self) {
+        self.0.bar.finish_and_clear();
+    }
+
+    fn log(&self) {
+        if !self.0.bar.is_hidden() {
+            return;
+        }
+        let mut told = self.0.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.elapsed() < LOG_EVERY {
+            return;
+        }
+        *told = Instant::now();
+        let megabytes = |bytes: u64| bytes / 1_000_000;
+        let done = megabytes(self.done());
+        match megabytes(self.0.total.load(Ordering::Relaxed)) {
+            0 => tracing::info!("{}: {done} MB", self.0.name),
+            total => tracing::info!("{}: {done} of {total} MB", self.0.name),
+        }
+    }
+}
+
+/// The hub's client tells of its progress so.
+impl hf_hub::api::Progress for Meter {
+    fn init(&mut self, size: usize, _filename: &str) {
+        self.set_total(size as u64);
+        self.set_done(0);
+    }
+
+    fn update(&mut self, size: usize) {
+        self.add(size as u64);
+    }
+
+    fn finish(&mut self) {
+        Meter::finish(self);
+    }
+}
