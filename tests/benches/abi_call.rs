@@ -7,9 +7,8 @@ use met_backend_api::{
     abi_stable::std_types::{ROption, RSlice},
     sdk::{self, BackendModel, Output},
 };
-use met_host::loader::{BackendSource, Builtins, Library, Model, Services};
+use met_host::loader::{BackendSource, Builtins, Library, Services};
 use met_tests::plugins;
-use std::time::Duration;
 
 #[path = "../plugins/echo.rs"]
 mod echo;
@@ -26,28 +25,27 @@ fn calls(criterion: &mut Criterion) {
     });
     let builtins = Builtins::default().with("echo", echo::root_module);
     let library = plugins::plugin("echo").expect("echo is built");
-    for (name, source) in [("built-in", "builtin:echo"), ("library", library.to_str().expect("a plain path"))] {
+    for (name, source) in [
+        ("built-in", "builtin:echo"),
+        ("library", library.to_str().expect("a plain path")),
+    ] {
         let source = BackendSource::parse(source, &builtins).expect("a source");
-        let mut library = Library::load(&source).expect("it loads");
-        // The engine thread, so that the library can be closed.
-        let opener = library.opener();
-        std::thread::scope(|scope| {
-            let criterion = &mut *criterion;
-            scope.spawn(move || {
-                let mut backend = opener.open(&OpenSpec::default(), &Services::default()).expect("it opens");
-                criterion.bench_function(&format!("memory, {name}"), |bench| bench.iter(|| backend.memory()));
-                let mut model: Model = backend.load_model(&ModelSpec::default()).expect("it loads");
-                criterion.bench_function(&format!("step of 8 rows, {name}"), |bench| {
-                    bench.iter(|| {
-                        step(|batch, out| {
-                            let ticket = model.submit(batch)?;
-                            model.collect(ticket, out)
-                        })
-                    });
-                });
+        // This thread is the engine thread. It ends with the process, so the library is not closed.
+        let library = Library::load(&source).expect("it loads");
+        let opened = library.opener().open(&OpenSpec::default(), &Services::default());
+        let mut backend = opened.expect("it opens");
+        criterion.bench_function(&format!("memory, {name}"), |bench| {
+            bench.iter(|| backend.memory())
+        });
+        let mut model = backend.load_model(&ModelSpec::default()).expect("it loads");
+        criterion.bench_function(&format!("step of 8 rows, {name}"), |bench| {
+            bench.iter(|| {
+                step(|batch, out| {
+                    let ticket = model.submit(batch)?;
+                    model.collect(ticket, out)
+                })
             });
         });
-        library.close(Duration::from_secs(10));
     }
 }
 
