@@ -64,7 +64,6 @@ mod tests {
         assert_eq!(f, [0.5, 0.00125]);
     }
 
-    // Values from transformers' `_compute_yarn_parameters` (dim 128, base 10000, factor 4, original 4096).
     #[test]
     fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
         let plain = inverse_frequencies(128, 10_000.0);

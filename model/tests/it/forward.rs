@@ -10,14 +10,15 @@ fn prompt(len: usize) -> Vec<u32> {
 }
 
 fn cpu(tiny: &Tiny, threads: usize) -> LoadedModel<CpuOps> {
-    load(
-        CpuOps::new(threads, Ledger::default()).unwrap(),
-        tiny.file().path(),
-    )
+    cpu_of(tiny.file().path(), threads)
+}
+
+pub fn cpu_of(path: &str, threads: usize) -> LoadedModel<CpuOps> {
+    load(CpuOps::new(threads, Ledger::default()).unwrap(), path)
 }
 
 /// Root of the mean square difference, relative to the spread of the reference.
-fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
+pub fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
     let square = |x: f32| f64::from(x) * f64::from(x);
     let pairs = || a.iter().flatten().zip(b.iter().flatten());
     let (error, spread) = pairs().fold((0.0, 0.0), |(e, s), (x, y)| (e + square(x - y), s + square(*y)));

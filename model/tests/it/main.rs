@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod corruption;
+mod fixtures;
 mod forward;
 mod steps;
 mod support;
