@@ -125,7 +125,7 @@ impl Running {
                 }
                 Some(Event::Failed(failure)) => return Poll::Ready(Some(Err(ApiError::failed(failure)))),
                 // A stream ends with one of the two above.
-                None => return Poll::Ready(Some(Err(ApiError::internal()))),
+                None => return Poll::Ready(Some(Err(ApiError::internal("an engine's stream has no end")))),
             };
             if finish.is_some() {
                 self.events = None;

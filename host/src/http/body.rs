@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// 415 for another content type than JSON (none at all is taken for JSON), 413 for too many bytes, 408 for too
 /// slow a sender.
 pub async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
-    let body = read_all(body).await?;
+    let body = read_all(body, MAX_BODY).await?;
     check_content_type(headers)?;
     Ok(body)
 }
@@ -32,11 +32,12 @@ pub async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiErro
 /// Reads a body that is of no use. A connection that is closed while its client still writes loses the answer.
 pub async fn discard(body: Body) {
     // Whatever is wrong with it, the answer says something else.
-    let _ = read_all(body).await;
+    let _ = read_all(body, 0).await;
 }
 
-async fn read_all(body: Body) -> Result<Bytes, ApiError> {
-    tokio::time::timeout(TIMEOUT, read(body))
+/// Reads a body to its end, keeping at most `most` bytes; more of them are an error.
+async fn read_all(body: Body, most: usize) -> Result<Bytes, ApiError> {
+    tokio::time::timeout(TIMEOUT, read(body, most))
         .await
         .unwrap_or_else(|_elapsed| {
             Err(ApiError::with_status(
@@ -47,24 +48,24 @@ async fn read_all(body: Body) -> Result<Bytes, ApiError> {
         })
 }
 
-async fn read(mut body: Body) -> Result<Bytes, ApiError> {
+async fn read(mut body: Body, most: usize) -> Result<Bytes, ApiError> {
     let mut text = BytesMut::new();
     let mut length = 0usize;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
         let Some(data) = frame.data_ref() else { continue };
         length += data.len();
-        if length <= MAX_BODY {
+        if length <= most {
             text.extend_from_slice(data);
         } else if length > MAX_DROPPED {
             break;
         }
     }
-    if length > MAX_BODY {
+    if length > most {
         return Err(ApiError::with_status(
             StatusCode::PAYLOAD_TOO_LARGE,
             "body_too_large",
-            format!("a body may have at most {MAX_BODY} bytes"),
+            format!("a body may have at most {most} bytes"),
         ));
     }
     Ok(text.freeze())

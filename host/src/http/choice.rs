@@ -152,3 +152,85 @@ impl Logprobs {
         self.waiting.drain(..count).map(|waiting| waiting.entry).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::tests::text::text;
+
+    /// A choice whose tokens are bytes.
+    fn choice(stop: &[&str]) -> Choice {
+        let vocabulary = text().vocabulary().clone();
+        let stops = StopMatcher::new(stop).unwrap();
+        Choice::new(
+            Detokenizer::new(vocabulary.clone()),
+            stops,
+            Some(Logprobs::new(vocabulary)),
+        )
+    }
+
+    fn push(choice: &mut Choice, byte: u8) -> (String, Vec<(Vec<u8>, usize)>, bool) {
+        plain(choice.push(Token {
+            id: u32::from(byte),
+            ..Token::default()
+        }))
+    }
+
+    /// Text, the bytes and offsets of its tokens, and whether it stopped.
+    fn plain(delta: Delta) -> (String, Vec<(Vec<u8>, usize)>, bool) {
+        let tokens = delta
+            .logprobs
+            .unwrap()
+            .into_iter()
+            .map(|entry| (entry.token.bytes, entry.offset));
+        (delta.text, tokens.collect(), delta.stopped)
+    }
+
+    #[test]
+    fn the_tokens_of_a_character_come_with_it_or_before() {
+        let mut choice = choice(&[]);
+        let [first, second] = [0xc3, 0xa9];
+        assert_eq!(
+            push(&mut choice, first),
+            (String::new(), vec![(vec![first], 0)], false)
+        );
+        assert_eq!(
+            push(&mut choice, second),
+            ("é".into(), vec![(vec![second], 0)], false)
+        );
+        assert_eq!(
+            push(&mut choice, b'a'),
+            ("a".into(), vec![(vec![b'a'], 1)], false)
+        );
+        assert_eq!(push(&mut choice, first).0, "");
+        assert_eq!(plain(choice.finish()), ("\u{fffd}".into(), vec![], false));
+        assert_eq!(choice.tokens, 4);
+    }
+
+    #[test]
+    fn tokens_wait_with_text_that_may_begin_a_stop_text() {
+        let mut choice = choice(&["bcd"]);
+        assert_eq!(
+            push(&mut choice, b'a'),
+            ("a".into(), vec![(vec![b'a'], 0)], false)
+        );
+        assert_eq!(push(&mut choice, b'b'), (String::new(), vec![], false));
+        assert_eq!(
+            push(&mut choice, b'b'),
+            ("b".into(), vec![(vec![b'b'], 1)], false)
+        );
+        assert_eq!(push(&mut choice, b'c'), (String::new(), vec![], false));
+        assert_eq!(push(&mut choice, b'd'), (String::new(), vec![], true));
+    }
+
+    #[test]
+    fn what_waits_is_given_at_the_end() {
+        let mut choice = choice(&["abc"]);
+        assert_eq!(push(&mut choice, b'a').0, "");
+        assert_eq!(push(&mut choice, b'b').0, "");
+        assert_eq!(
+            plain(choice.finish()),
+            ("ab".into(), vec![(vec![b'a'], 0), (vec![b'b'], 1)], false)
+        );
+    }
+}

@@ -81,8 +81,9 @@ impl ApiError {
         }
     }
 
-    /// Our own fault.
-    pub fn internal() -> Self {
+    /// Our own fault, for the `reason` that the log tells.
+    pub fn internal(reason: impl std::fmt::Display) -> Self {
+        tracing::error!(%reason, "a request failed");
         Self {
             status: StatusCode::INTERNAL_SERVER_ERROR,
             message: "the server failed on this request; its operator finds the reason in the log".into(),

@@ -12,6 +12,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
+use tokio::sync::Semaphore;
+
 use super::{
     AppState,
     answer::{Answer, Running},
@@ -30,6 +32,9 @@ use crate::{
 
 /// Bodies up to this size are tokenised where they were read: it takes under a millisecond.
 const INLINE_BYTES: usize = 16 << 10;
+
+/// Larger ones are tokenised so many at a time: the cores are the model's.
+static LONG_TEXTS: Semaphore = Semaphore::const_new(2);
 
 /// `POST /v1/chat/completions`
 pub async fn chat(
@@ -125,10 +130,7 @@ impl Job {
             return sse::respond(answer, head).await;
         }
         let whole = answer.whole().await?;
-        let json = head.whole(&whole, answer.usage()).map_err(|error| {
-            tracing::error!(%error, "an answer has no JSON");
-            ApiError::internal()
-        })?;
+        let json = head.whole(&whole, answer.usage()).map_err(ApiError::internal)?;
         let content_type = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
         Ok((content_type, json).into_response())
     }
@@ -243,10 +245,10 @@ async fn off_thread<T: Send + 'static>(
     if bytes <= INLINE_BYTES {
         return Ok(work());
     }
-    tokio::task::spawn_blocking(work).await.map_err(|error| {
-        tracing::error!(%error, "tokenising a request failed");
-        ApiError::internal()
-    })
+    let _permit = LONG_TEXTS.acquire().await.map_err(ApiError::internal)?;
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(ApiError::internal)
 }
 
 /// What a text is refused for; `param` is where it stands.
@@ -258,9 +260,6 @@ fn text_error(error: TextError, param: &str) -> ApiError {
         TextError::Template(_) => {
             ApiError::unsupported(param, message + "; /v1/completions needs no template")
         }
-        TextError::Checkpoint(_) => {
-            tracing::error!(%error, "tokenising a request failed");
-            ApiError::internal()
-        }
+        TextError::Checkpoint(_) => ApiError::internal(error),
     }
 }

@@ -48,7 +48,7 @@ pub fn install() -> &'static PrometheusHandle {
     })
 }
 
-/// Counts an answered request. `route` is the route's pattern, so that clients can't make up labels.
+/// Counts an answered request by its route's pattern.
 pub fn count_request(route: &str, method: &Method, status: StatusCode) {
     // A method of the client's own making must not become a label either.
     let method = match *method {

@@ -18,7 +18,7 @@ use super::{
     body::discard,
     error::{ApiError, shorten},
     generate, metrics,
-    openai::{ModelCard, ModelList},
+    openai::{ModelCard, ModelList, random},
 };
 use crate::{engine::EngineState, slot::Slots, text::Text};
 
@@ -50,22 +50,27 @@ pub fn router(state: AppState) -> Router {
         .route("/health/live", get(|| async { Json(json!({"status": "live"})) }))
         .route("/metrics", get(show_metrics))
         .method_not_allowed_fallback(wrong_method)
-        .route_layer(from_fn(count))
         .fallback(unknown_route)
+        .layer(from_fn(observe))
         .with_state(state)
 }
 
-/// Counts the request, and answers where a handler panicked.
-async fn count(route: MatchedPath, request: Request, next: Next) -> Response {
+/// Names, counts and logs the request, and answers where a handler panicked.
+async fn observe(route: Option<MatchedPath>, request: Request, next: Next) -> Response {
+    // A route's pattern: clients can't make up labels.
+    let route = route.as_ref().map_or("unknown", MatchedPath::as_str);
     let method = request.method().clone();
-    let response = AssertUnwindSafe(next.run(request))
+    let id = format!("req-{:016x}", random());
+    let mut response = AssertUnwindSafe(next.run(request))
         .catch_unwind()
         .await
-        .unwrap_or_else(|_panic| {
-            tracing::error!(route = route.as_str(), "a handler panicked");
-            ApiError::internal().into_response()
-        });
-    metrics::count_request(route.as_str(), &method, response.status());
+        .unwrap_or_else(|_panic| ApiError::internal(format!("{id}: a handler panicked")).into_response());
+    let status = response.status();
+    metrics::count_request(route, &method, status);
+    tracing::debug!(id, %method, route, status = status.as_u16(), "answered");
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert("x-request-id", id);
+    }
     response
 }
 
@@ -157,7 +162,7 @@ async fn show_metrics() -> Response {
 
 async fn unknown_route(method: Method, uri: Uri, body: Body) -> ApiError {
     discard(body).await;
-    let error = ApiError::with_status(
+    ApiError::with_status(
         StatusCode::NOT_FOUND,
         "unknown_route",
         format!(
@@ -165,9 +170,7 @@ async fn unknown_route(method: Method, uri: Uri, body: Body) -> ApiError {
             shorten(method.as_str()),
             shorten(uri.path())
         ),
-    );
-    metrics::count_request("unknown", &method, error.status);
-    error
+    )
 }
 
 async fn wrong_method(method: Method, uri: Uri, body: Body) -> ApiError {

@@ -146,7 +146,7 @@ struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
 fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let wanted = fields.flag("logprobs")?;
     match fields.integer("top_logprobs", 0..=i64::from(MAX_LOGPROBS))? {
-        Some(_) if !wanted => Err(ApiError::invalid_value(
+        Some(1..) if !wanted => Err(ApiError::invalid_value(
             "top_logprobs",
             "'top_logprobs' needs \"logprobs\": true",
         )),

@@ -12,7 +12,7 @@ pub use chat::ChatRequest;
 pub use completion::{CompletionRequest, Prompt};
 pub use logprob::{Logprob, TokenLogprob};
 pub use models::{ModelCard, ModelList};
-pub use options::{MAX_CHOICES, Options};
+pub use options::{MAX_CHOICES, Options, random};
 pub use reply::{Form, Head, Usage, WholeChoice, write_event};
 
 #[cfg(test)]

@@ -203,11 +203,14 @@ async fn metrics_count_requests_by_route_and_status() {
     let server = Server::start().await;
     let mut client = server.client().await;
     client.get("/v1/models/metrics-test").await;
+    client.get("/made-up").await;
     let reply = client.get("/metrics").await;
     assert_eq!(
         (reply.status, reply.header("content-type")),
         (200, Some("text/plain; version=0.0.4; charset=utf-8"))
     );
-    let line = r#"met_http_requests_total{route="/v1/models/{*id}",method="GET",status="404"}"#;
-    assert!(reply.text().contains(line), "{}", reply.text());
+    for route in ["/v1/models/{*id}", "unknown"] {
+        let line = format!(r#"met_http_requests_total{{route="{route}",method="GET",status="404"}}"#);
+        assert!(reply.text().contains(&line), "{}", reply.text());
+    }
 }

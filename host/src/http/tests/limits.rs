@@ -20,6 +20,7 @@ async fn every_error_has_openais_shape() {
     ] {
         let reply = server.client().await.request(method, path, headers, body).await;
         assert_eq!(reply.status, status, "{method} {path}");
+        assert!(reply.header("x-request-id").is_some());
         let mut error = reply.json();
         let mut names: Vec<_> = error["error"].as_object_mut().unwrap().keys().cloned().collect();
         names.sort();

@@ -6,7 +6,7 @@ mod client;
 mod limits;
 mod malformed;
 mod streams;
-mod text;
+pub mod text;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
