@@ -22,8 +22,8 @@ pub mod sdk;
 pub use abi::{
     BackendModule, BackendModule_Ref, Batch, BatchOutput, DeviceInfo, Error, ErrorKind, LedgerEntry,
     LogLevel, MemoryInfo, ModelInfo, ModelSpec, OpenSpec, ProbeReport, ReleaseReport, ReleaseStep,
-    ResourceKind, ResourceReport, Row, RowOutput, SampledBy, Sampling, SweepReport, SweptEntry, Ticket, TokenBias,
-    TokenCount, TokenLogprob, Want,
+    ResourceKind, ResourceReport, Row, RowOutput, SampledBy, Sampling, SweepReport, SweptEntry, Ticket,
+    TokenBias, TokenCount, TokenLogprob, Want,
 };
 pub use abi_stable;
 

@@ -1,5 +1,7 @@
 //! The host: HTTP, text, the scheduler, slots and the loader of backends.
 
+pub mod bench;
+pub mod cli;
 pub mod engine;
 pub mod fetch;
 pub mod http;

@@ -1,6 +1,9 @@
 //! What the whole-system tests share.
 
 pub mod plugins;
+pub mod server;
+
+pub use server::Server;
 
 use met_host::fetch::{self, ModelSource};
 use std::{

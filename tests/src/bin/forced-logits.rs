@@ -37,7 +37,8 @@ struct Arguments {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let text = std::fs::read_to_string(&arguments.tokens).context("the token file can't be read")?;
-    let prompts: Vec<Vec<u32>> = serde_json::from_str(&text).context("the token file is no array of arrays")?;
+    let prompts: Vec<Vec<u32>> =
+        serde_json::from_str(&text).context("the token file is no array of arrays")?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     ensure!(longest > 0 && arguments.chunk > 0, "there is nothing to do");
 
@@ -66,13 +67,20 @@ fn main() -> Result<()> {
     }
     drop(model);
     let swept = ok(backend.sweep_unreleased())?;
-    ensure!(swept.count == 0, "the sweep found {} resources without an owner", swept.count);
+    ensure!(
+        swept.count == 0,
+        "the sweep found {} resources without an owner",
+        swept.count
+    );
     Ok(())
 }
 
 fn write_logits(model: &mut ModelBox, prompt: &[u32], chunk: usize, out: &mut impl Write) -> Result<()> {
     let info = ok(model.info())?;
-    ensure!(prompt.len() <= info.context_length as usize, "a prompt is longer than the context");
+    ensure!(
+        prompt.len() <= info.context_length as usize,
+        "a prompt is longer than the context"
+    );
     let blocks: Vec<u32> = (0..(prompt.len() as u32).div_ceil(info.block_size)).collect();
     for (tokens, position) in prompt.chunks(chunk).zip((0u32..).step_by(chunk)) {
         let row = Row {

@@ -1,0 +1,33 @@
+//! The command line.
+
+mod args;
+mod bench;
+mod serve;
+mod size;
+
+pub use args::{BenchArgs, Cli, Command, FetchArgs, ServeArgs};
+pub use bench::{bench, fetch};
+pub use serve::serve;
+pub use size::Size;
+
+use crate::fetch::{self, ModelSource};
+use std::path::PathBuf;
+use tracing_subscriber::EnvFilter;
+
+/// Sends log lines to standard error; `MET_LOG` says which (`debug`, `met_host::http=trace`, …).
+pub fn log() {
+    let filter = EnvFilter::try_from_env("MET_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+/// The file of the model that `--model` names, or of the default one; fetched where it has to be.
+fn model(text: Option<&str>) -> anyhow::Result<PathBuf> {
+    let source = text
+        .map(ModelSource::parse)
+        .transpose()?
+        .unwrap_or(ModelSource::Default);
+    Ok(fetch::resolve(&source)?)
+}

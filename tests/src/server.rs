@@ -1,0 +1,172 @@
+//! The real server as a child process on a free port.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        Mutex, OnceLock,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where cargo puts the binaries and libraries of the profile that this test was built with.
+pub fn artifacts() -> Result<&'static Path> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    BUILT
+        .get_or_init(|| build().map_err(|e| format!("{e:#}")))
+        .as_deref()
+        .map_err(|e| anyhow::anyhow!(e.clone()))
+}
+
+/// Builds the server and the backend libraries; quick where `cargo test` has built them already.
+fn build() -> Result<PathBuf> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "build",
+        "--quiet",
+        "--package",
+        "met-host",
+        "--package",
+        "met-cpu",
+    ]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let status = cargo
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()
+        .context("cargo didn't start")?;
+    ensure!(status.success(), "cargo build failed: {status}");
+    // The test runs from target/PROFILE/deps.
+    let exe = std::env::current_exe()?;
+    exe.ancestors()
+        .find(|dir| dir.join("met-host").is_file())
+        .map(Path::to_owned)
+        .with_context(|| format!("no met-host above {}", exe.display()))
+}
+
+/// A server that listens. Killed when dropped.
+pub struct Server {
+    child: Child,
+    url: String,
+    log: std::sync::Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// Starts `met-host --listen 127.0.0.1:0 ARGS` and waits for the line that says where it listens.
+    pub fn start(args: &[&str]) -> Result<Self> {
+        Self::start_with(args, &[])
+    }
+
+    /// The same with environment variables.
+    pub fn start_with(args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
+        let mut child = Command::new(artifacts()?.join("met-host"))
+            .args(["--listen", "127.0.0.1:0"])
+            .args(args)
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("met-host didn't start")?;
+        let (sender, lines) = mpsc::channel();
+        let log = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        thread::spawn(move || {
+            for line in BufReader::new(stdout.into_iter().next()?)
+                .lines()
+                .map_while(Result::ok)
+            {
+                sender.send(line).ok()?;
+            }
+            Some(())
+        });
+        let kept = log.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(stderr.into_iter().next()?)
+                .lines()
+                .map_while(Result::ok)
+            {
+                kept.lock().ok()?.push(line);
+            }
+            Some(())
+        });
+        let mut server = Self {
+            child,
+            url: String::new(),
+            log,
+        };
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    if let Some(url) = line.strip_prefix("listening on ") {
+                        server.url = url.to_owned();
+                        return Ok(server);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => bail!("met-host did not listen in time:\n{}", server.log()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = server.child.wait()?;
+                    bail!(
+                        "met-host ended with {status} before it listened:\n{}",
+                        server.log()
+                    )
+                }
+            }
+        }
+    }
+
+    /// `http://ADDR:PORT`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// `ADDR:PORT`.
+    pub fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().map(|lines| lines.join("\n")).unwrap_or_default()
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        let status = Command::new("kill").arg(self.pid().to_string()).status()?;
+        ensure!(status.success(), "kill failed: {status}");
+        self.wait()
+    }
+
+    /// Waits for the end, at most a minute.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        let deadline = Instant::now() + START_LIMIT;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        bail!("met-host did not end in time:\n{}", self.log())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail where it has ended already, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
