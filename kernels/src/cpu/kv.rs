@@ -1,9 +1,9 @@
 //! The paged KV cache: f16, in the order in which attention reads it.
 //!
-//! `[layer][kv head][block]`, and of a block first its keys, then its values, in **strips** of 16 positions.
+//! Of each layer and KV head, first the keys of all blocks, then the values, in **strips** of 16 positions.
 //! A strip of keys is `[dimension][16 positions]`, so that a vector of scores needs no sums across lanes; a
-//! strip of values is `[position][dimension]`, its rows padded to whole vectors. The KV head comes before the
-//! block so that the blocks that a thread reads lie together, and so that threads can write a head each.
+//! strip of values is `[position][dimension]`, its rows padded to whole vectors. What one thread reads for one
+//! head lies together, as far as its blocks do, and threads can write a head each.
 
 use super::{Buffer, simd::LANES};
 use crate::{AttentionShape, Error, HostStep, Ledger, Result, ledger::owner};
@@ -40,14 +40,21 @@ impl Layout {
         self.block_size / LANES
     }
 
+    /// The strip that holds a position.
+    #[inline(always)]
+    fn strip(self, blocks: &[u32], position: usize) -> usize {
+        let block = blocks[position / self.block_size] as usize;
+        block * self.strips() + position % self.block_size / LANES
+    }
+
     /// The keys of one block and head.
     fn keys(self) -> usize {
         self.strips() * self.head_dim
     }
 
-    /// One block and head.
-    fn block(self) -> usize {
-        self.keys() + self.block_size * self.value()
+    /// The values of one block and head.
+    fn values(self) -> usize {
+        self.block_size * self.value()
     }
 }
 
@@ -62,7 +69,7 @@ impl KvCache {
                 "KV blocks of {block_size} positions: on the CPU the block size must be a multiple of {LANES}"
             )));
         }
-        let sizes = [layers, kv_heads, blocks, layout.block(), LANES];
+        let sizes = [layers, kv_heads, blocks, layout.keys() + layout.values(), LANES];
         let len = sizes
             .iter()
             .try_fold(1usize, |len, &size| len.checked_mul(size))
@@ -103,29 +110,33 @@ impl KvCache {
     pub(super) fn head(&self, layer: usize, head: usize) -> Head<'_> {
         let len = self.head_len();
         let start = (layer * self.layout.kv_heads + head) * len;
+        let lanes = &self.data.as_chunks().0[start..start + len];
+        let (keys, values) = lanes.split_at(self.blocks * self.layout.keys());
         Head {
             layout: self.layout,
-            lanes: &self.data.as_chunks().0[start..start + len],
+            keys,
+            values,
         }
     }
 
     /// All heads of one layer, to be written.
     pub(super) fn heads_mut(&mut self, layer: usize) -> impl Iterator<Item = HeadMut<'_>> {
         let (layout, len) = (self.layout, self.head_len());
+        let all_keys = self.blocks * layout.keys();
         let start = layer * layout.kv_heads * len;
         let lanes = &mut self.data.as_chunks_mut().0[start..start + layout.kv_heads * len];
-        lanes
-            .chunks_exact_mut(len)
-            .map(move |lanes| HeadMut { layout, lanes })
+        lanes.chunks_exact_mut(len).map(move |lanes| {
+            let (keys, values) = lanes.split_at_mut(all_keys);
+            HeadMut { layout, keys, values }
+        })
     }
 
     /// Copies a block of all layers to `data`, without padding.
     pub(super) fn read_block(&self, block: u32, data: &mut [u8]) -> Result<()> {
         self.check_block(block, data.len())?;
-        let starts = self.starts_of(block);
         let lanes: &[Lanes] = self.data.as_chunks().0;
         let mut data = data.as_chunks_mut::<2>().0.iter_mut();
-        for (start, dims) in starts.flat_map(|start| self.layout.rows_from(start)) {
+        for (start, dims) in self.rows_of(block) {
             for (from, to) in lanes[start..].as_flattened()[..dims].iter().zip(&mut data) {
                 *to = from.to_le_bytes();
             }
@@ -136,11 +147,10 @@ impl KvCache {
     /// Fills a block of all layers from what [`KvCache::read_block`] wrote.
     pub(super) fn write_block(&mut self, block: u32, data: &[u8]) -> Result<()> {
         self.check_block(block, data.len())?;
-        let starts = self.starts_of(block);
-        let layout = self.layout;
+        let rows = self.rows_of(block);
         let lanes: &mut [Lanes] = self.data.as_chunks_mut().0;
         let mut data = data.as_chunks::<2>().0.iter();
-        for (start, dims) in starts.flat_map(|start| layout.rows_from(start)) {
+        for (start, dims) in rows {
             for (to, &from) in lanes[start..].as_flattened_mut()[..dims]
                 .iter_mut()
                 .zip(&mut data)
@@ -153,13 +163,20 @@ impl KvCache {
 
     /// Lanes of one head of one layer.
     fn head_len(&self) -> usize {
-        self.blocks * self.layout.block()
+        self.blocks * (self.layout.keys() + self.layout.values())
     }
 
-    /// Where each layer's and head's part of a block starts.
-    fn starts_of(&self, block: u32) -> impl Iterator<Item = usize> + use<> {
-        let (len, offset) = (self.head_len(), block as usize * self.layout.block());
-        (0..self.layers * self.layout.kv_heads).map(move |head| head * len + offset)
+    /// Where each row of a block starts, in all layers and heads, and how many of its elements count.
+    fn rows_of(&self, block: u32) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (layout, block, len) = (self.layout, block as usize, self.head_len());
+        let keys = block * layout.keys();
+        let values = self.blocks * layout.keys() + block * layout.values();
+        (0..self.layers * layout.kv_heads).flat_map(move |head| {
+            let keys = (0..layout.keys()).map(move |i| (head * len + keys + i, LANES));
+            let values = (0..layout.block_size)
+                .map(move |i| (head * len + values + i * layout.value(), layout.head_dim));
+            keys.chain(values)
+        })
     }
 
     fn check_block(&self, block: u32, bytes: usize) -> Result<()> {
@@ -179,71 +196,46 @@ impl KvCache {
     }
 }
 
-impl Layout {
-    /// The rows of a block and head that starts at `start`, and how many elements of each count.
-    fn rows_from(self, start: usize) -> impl Iterator<Item = (usize, usize)> {
-        let keys = (0..self.keys()).map(move |i| (start + i, LANES));
-        let values =
-            (0..self.block_size).map(move |i| (start + self.keys() + i * self.value(), self.head_dim));
-        keys.chain(values)
-    }
-}
-
 /// One head of one layer.
 #[derive(Clone, Copy)]
 pub(super) struct Head<'a> {
     layout: Layout,
-    lanes: &'a [Lanes],
+    keys: &'a [Lanes],
+    values: &'a [Lanes],
 }
 
 impl<'a> Head<'a> {
     /// The keys of the strip that holds `position`: for each dimension, 16 positions.
     #[inline(always)]
     pub fn keys(self, blocks: &[u32], position: usize) -> &'a [Lanes] {
-        let (start, strip) = self.find(blocks, position);
-        &self.lanes[start + strip * self.layout.head_dim..][..self.layout.head_dim]
+        let len = self.layout.head_dim;
+        &self.keys[self.layout.strip(blocks, position) * len..][..len]
     }
 
     /// Its values: for each of 16 positions, its dimensions.
     #[inline(always)]
     pub fn values(self, blocks: &[u32], position: usize) -> &'a [Lanes] {
-        let (start, strip) = self.find(blocks, position);
         let len = LANES * self.layout.value();
-        &self.lanes[start + self.layout.keys() + strip * len..][..len]
-    }
-
-    /// Where the block of `position` starts, and the strip in it.
-    #[inline(always)]
-    fn find(self, blocks: &[u32], position: usize) -> (usize, usize) {
-        let block = blocks[position / self.layout.block_size] as usize;
-        (
-            block * self.layout.block(),
-            position % self.layout.block_size / LANES,
-        )
+        &self.values[self.layout.strip(blocks, position) * len..][..len]
     }
 }
 
 /// One head of one layer, to be written.
 pub(super) struct HeadMut<'a> {
     layout: Layout,
-    lanes: &'a mut [Lanes],
+    keys: &'a mut [Lanes],
+    values: &'a mut [Lanes],
 }
 
 impl HeadMut<'_> {
     /// Writes the key and the value of a position, both padded to whole vectors.
     #[inline(always)]
     pub fn write(&mut self, blocks: &[u32], position: usize, key: &[Lanes], value: &[Lanes]) {
-        let layout = self.layout;
-        let block = blocks[position / layout.block_size] as usize * layout.block();
-        let in_block = position % layout.block_size;
-        let keys = block + in_block / LANES * layout.head_dim;
-        for (lanes, &x) in self.lanes[keys..][..layout.head_dim]
-            .iter_mut()
-            .zip(key.as_flattened())
-        {
-            lanes[in_block % LANES] = x;
+        let (strip, lane) = (self.layout.strip(blocks, position), position % LANES);
+        let len = self.layout.head_dim;
+        for (lanes, &x) in self.keys[strip * len..][..len].iter_mut().zip(key.as_flattened()) {
+            lanes[lane] = x;
         }
-        let at = block + layout.keys() + in_block * layout.value();
-        self.lanes[at..][..value.len()].copy_from_slice(value);
+        self.values[(strip * LANES + lane) * value.len()..][..value.len()].copy_from_slice(value);
     }
 }

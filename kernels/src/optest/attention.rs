@@ -6,14 +6,17 @@ use half::f16;
 
 /// A sequence: `context` positions are in the cache, `new` ones are in the step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sequence {
+pub(crate) struct Sequence {
     pub context: usize,
     pub new: usize,
 }
 
+/// Some positions of a sequence.
+pub(crate) type Part = (usize, std::ops::Range<usize>);
+
 /// Sequences with random queries, keys and values; keys and values are f16 numbers, so that rounding them
 /// for the cache changes nothing.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     pub shape: AttentionShape,
     pub block_size: usize,
     pub sequences: Vec<Sequence>,
@@ -64,13 +67,31 @@ impl Batch {
     }
 
     /// One step over some positions of some sequences: writes their keys and values, and attends.
-    pub fn step<O: Ops>(
+    pub fn step<O: Ops>(&self, ops: &mut O, kv: &mut O::KvCache, layer: usize, parts: &[Part]) -> Vec<f32> {
+        self.write_and(ops, kv, layer, parts, |ops, kv, q, step| {
+            let (rows, cols) = (
+                parts.iter().map(|(_, p)| p.len()).sum(),
+                self.shape.heads * self.shape.head_dim,
+            );
+            let mut out = zeros(ops, rows, cols);
+            ops.attention(q, kv, layer, &self.shape, step, &mut out).unwrap();
+            take(ops, out, rows, cols)
+        })
+    }
+
+    /// Writes the keys and values of some positions.
+    pub fn fill<O: Ops>(&self, ops: &mut O, kv: &mut O::KvCache, layer: usize, parts: &[Part]) {
+        self.write_and(ops, kv, layer, parts, |_, _, _, _| ());
+    }
+
+    fn write_and<O: Ops, R>(
         &self,
         ops: &mut O,
         kv: &mut O::KvCache,
         layer: usize,
-        parts: &[(usize, std::ops::Range<usize>)],
-    ) -> Vec<f32> {
+        parts: &[Part],
+        then: impl FnOnce(&mut O, &O::KvCache, &O::Tensor, &O::Step) -> R,
+    ) -> R {
         let AttentionShape {
             heads,
             kv_heads,
@@ -98,21 +119,19 @@ impl Batch {
         let step = ops.begin(&step).unwrap();
         let [mut q, mut k, v] = [(0, heads), (1, kv_heads), (2, kv_heads)].map(|(which, heads)| {
             let cols = heads * head_dim;
-            let part = |(sequence, positions): &(usize, std::ops::Range<usize>)| {
+            let part = |(sequence, positions): &Part| {
                 self.data[*sequence][which][positions.start * cols..positions.end * cols].to_vec()
             };
             let values: Vec<f32> = parts.iter().flat_map(part).collect();
             upload(ops, &values, cols)
         });
-        let mut out = zeros(ops, first, heads * head_dim);
         ops.rope_kv_write(&mut q, &mut k, &v, &still(), &self.shape, kv, layer, &step)
             .unwrap();
-        ops.attention(&q, kv, layer, &self.shape, &step, &mut out)
-            .unwrap();
+        let result = then(ops, kv, &q, &step);
         for tensor in [q, k, v] {
             ops.release_tensor(tensor).unwrap();
         }
-        take(ops, out, first, heads * head_dim)
+        result
     }
 
     /// The contexts in one step, then all new positions in another: the latter's result.
@@ -127,7 +146,7 @@ impl Batch {
             .map(|(i, s)| (i, s.context..s.context + s.new))
             .collect();
         if !contexts.is_empty() {
-            self.step(ops, &mut kv, 1, &contexts);
+            self.fill(ops, &mut kv, 1, &contexts);
         }
         let out = self.step(ops, &mut kv, 1, &new);
         ops.release_kv(kv).unwrap();
@@ -154,7 +173,7 @@ pub(super) fn still() -> RopeTable {
     }
 }
 
-pub(super) fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
+pub(crate) fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
     AttentionShape {
         heads,
         kv_heads,
@@ -293,8 +312,8 @@ pub(super) fn blocks<O: Ops>(ops: &mut O, _: &Ledger) {
         let sequence = Sequence { context: 100, new: 1 };
         let mut batch = Batch::new(&mut random, shape(4, 2, head_dim), block_size, &[sequence]);
         let mut kv = batch.alloc(ops, 2);
-        batch.step(ops, &mut kv, 0, &[(0, 0..100)]);
-        batch.step(ops, &mut kv, 1, &[(0, 0..100)]);
+        batch.fill(ops, &mut kv, 0, &[(0, 0..100)]);
+        batch.fill(ops, &mut kv, 1, &[(0, 0..100)]);
         let expected = [0, 1].map(|layer| batch.step(ops, &mut kv, layer, &[(0, 100..101)]));
 
         // The same blocks, in another order, in another cache.

@@ -55,7 +55,7 @@ pub(super) fn alone_equals_among_others<O: Ops>(ops: &mut O, _: &Ledger) {
         .map(|(i, &c)| (i, 0..c))
         .collect();
     let mut kv = batch.alloc(ops, 1);
-    batch.step(ops, &mut kv, 0, &fill);
+    batch.fill(ops, &mut kv, 0, &fill);
     let together = batch.step(ops, &mut kv, 0, &all);
     let mut layer = Layer::new(ops, &mut random);
     let together_after = layer.run(ops, &together);

@@ -1,7 +1,7 @@
 //! One list of checks for every implementation of [`Ops`]: each operation against the [`Reference`] on random
 //! input, and the promises that hold across operations. A check panics where it fails.
 
-mod attention;
+pub(crate) mod attention;
 mod batch;
 mod elementwise;
 mod resources;

@@ -124,79 +124,53 @@ impl Pass<'_> {
         }
         let seen = union(&visible);
         let mut scores = [[0.0; CHUNK]; R];
-        // With fewer queries, more vectors side by side keep the multiply-add units busy.
-        match S::ACCUMULATORS / R {
-            0 | 1 => self.score::<S, R, 1>(s, &seen, &mut scores),
-            2 | 3 => self.score::<S, R, 2>(s, &seen, &mut scores),
-            _ => self.score::<S, R, 4>(s, &seen, &mut scores),
-        }
+        self.score(s, &seen, &mut scores);
         let stride = self.out.len() / R;
         for ((scores, visible), out) in scores
             .iter_mut()
             .zip(&visible)
             .zip(self.out.chunks_exact_mut(stride))
         {
+            out.fill(Partial::default());
             out[0] = weigh(s, scores, visible, &seen);
         }
-        match S::ACCUMULATORS / R {
-            0 | 1 => self.sum_values::<S, R, 1>(s, &seen, &scores),
-            2 | 3 => self.sum_values::<S, R, 2>(s, &seen, &scores),
-            _ => self.sum_values::<S, R, 4>(s, &seen, &scores),
+        // With few queries, several vectors side by side keep the multiply-add units busy.
+        match R * 4 <= S::ACCUMULATORS {
+            true => self.sum_values::<S, R, 4>(s, &seen, &scores),
+            false => self.sum_values::<S, R, 1>(s, &seen, &scores),
         }
     }
 
-    /// Scores of the strips that hold `seen`, `N` strips at a time.
+    /// Scores of the strips that hold `seen`, one strip after another: memory is read in order, which the
+    /// processor foresees.
     #[inline(always)]
-    fn score<S: Simd, const R: usize, const N: usize>(
-        &self,
-        s: S,
-        seen: &Range<usize>,
-        scores: &mut Scores<R>,
-    ) {
-        let mut at = seen.start / LANES * LANES;
-        while at + N * LANES <= seen.end {
-            self.score_strips::<S, R, N>(s, at, scores);
-            at += N * LANES;
-        }
-        while at < seen.end {
-            self.score_strips::<S, R, 1>(s, at, scores);
-            at += LANES;
-        }
-    }
-
-    #[inline(always)]
-    fn score_strips<S: Simd, const R: usize, const N: usize>(&self, s: S, at: usize, scores: &mut Scores<R>) {
-        let q = self.tile.q.as_chunks::<R>().0;
-        let mut keys: [&[Lanes]; N] = [&[]; N];
-        for (n, keys) in keys.iter_mut().enumerate() {
-            *keys = &self.cache.keys(self.blocks, self.chunk * CHUNK + at + n * LANES)[..q.len()];
-        }
-        let mut sums = [[s.splat(0.0); N]; R];
-        for (i, q) in q.iter().enumerate() {
-            let mut k = [s.splat(0.0); N];
-            for n in 0..N {
-                k[n] = s.load_f16(&keys[n][i]);
+    fn score<S: Simd, const R: usize>(&self, s: S, seen: &Range<usize>, scores: &mut Scores<R>) {
+        let queries = self.tile.q.as_chunks::<R>().0;
+        for at in (seen.start / LANES * LANES..seen.end).step_by(LANES) {
+            let mut sums = [s.splat(0.0); R];
+            for (q, keys) in queries
+                .iter()
+                .zip(self.cache.keys(self.blocks, self.chunk * CHUNK + at))
+            {
+                let keys = s.load_f16(keys);
+                for r in 0..R {
+                    sums[r] = s.fma(s.splat(q[r]), keys, sums[r]);
+                }
             }
             for r in 0..R {
-                let q = s.splat(q[r]);
-                for n in 0..N {
-                    sums[r][n] = s.fma(q, k[n], sums[r][n]);
+                let score = match self.softcap > 0.0 {
+                    true => softcap(s, sums[r], self.softcap),
+                    false => sums[r],
+                };
+                if let Some(scores) = scores[r][at..].first_chunk_mut() {
+                    s.store(score, scores);
                 }
             }
         }
-        for r in 0..R {
-            let scores = scores[r][at..].as_chunks_mut::<LANES>().0;
-            for n in 0..N {
-                let score = match self.softcap > 0.0 {
-                    true => softcap(s, sums[r][n], self.softcap),
-                    false => sums[r][n],
-                };
-                s.store(score, &mut scores[n]);
-            }
-        }
     }
 
-    /// Weighted sums of the values, `N` vectors of dimensions at a time.
+    /// Adds up the weighted values strip by strip, so that memory is read in order; of a strip, `N` vectors of
+    /// dimensions at a time.
     #[inline(always)]
     fn sum_values<S: Simd, const R: usize, const N: usize>(
         self,
@@ -204,57 +178,59 @@ impl Pass<'_> {
         seen: &Range<usize>,
         weights: &Scores<R>,
     ) {
-        let stride = self.out.len() / R;
-        let vectors = stride - 1;
-        let mut first = 0;
-        while first + N <= vectors {
-            let sums = self.sum_vectors::<S, R, N>(s, seen, weights, first, vectors);
-            for r in 0..R {
-                for n in 0..N {
-                    s.store(sums[r][n], &mut self.out[r * stride + 1 + first + n]);
-                }
-            }
-            first += N;
-        }
-        while first < vectors {
-            let sums = self.sum_vectors::<S, R, 1>(s, seen, weights, first, vectors);
-            for r in 0..R {
-                s.store(sums[r][0], &mut self.out[r * stride + 1 + first]);
-            }
-            first += 1;
-        }
-    }
-
-    #[inline(always)]
-    fn sum_vectors<S: Simd, const R: usize, const N: usize>(
-        &self,
-        s: S,
-        seen: &Range<usize>,
-        weights: &Scores<R>,
-        first: usize,
-        vectors: usize,
-    ) -> [[S::V; N]; R] {
-        let mut sums = [[s.splat(0.0); N]; R];
+        let vectors = self.out.len() / R - 1;
         let mut at = seen.start;
         while at < seen.end {
             let end = seen.end.min((at / LANES + 1) * LANES);
             let values = self.cache.values(self.blocks, self.chunk * CHUNK + at);
-            for at in at..end {
-                let values = &values[at % LANES * vectors + first..][..N];
-                let mut v = [s.splat(0.0); N];
-                for n in 0..N {
-                    v[n] = s.load_f16(&values[n]);
-                }
-                for r in 0..R {
-                    let weight = s.splat(weights[r][at]);
-                    for n in 0..N {
-                        sums[r][n] = s.fma(weight, v[n], sums[r][n]);
-                    }
-                }
+            let mut first = 0;
+            while first + N <= vectors {
+                add_strip::<S, R, N>(s, values, weights, at..end, first, self.out);
+                first += N;
+            }
+            while first < vectors {
+                add_strip::<S, R, 1>(s, values, weights, at..end, first, self.out);
+                first += 1;
             }
             at = end;
         }
-        sums
+    }
+}
+
+/// Adds the weighted values of `positions`, `N` vectors from `first` on.
+#[inline(always)]
+fn add_strip<S: Simd, const R: usize, const N: usize>(
+    s: S,
+    values: &[Lanes],
+    weights: &Scores<R>,
+    positions: Range<usize>,
+    first: usize,
+    out: &mut [Partial],
+) {
+    let stride = out.len() / R;
+    let mut sums = [[s.splat(0.0); N]; R];
+    for r in 0..R {
+        for n in 0..N {
+            sums[r][n] = s.load(&out[r * stride + 1 + first + n]);
+        }
+    }
+    for at in positions {
+        let values = &values[at % LANES * (stride - 1) + first..][..N];
+        let mut v = [s.splat(0.0); N];
+        for n in 0..N {
+            v[n] = s.load_f16(&values[n]);
+        }
+        for r in 0..R {
+            let weight = s.splat(weights[r][at]);
+            for n in 0..N {
+                sums[r][n] = s.fma(weight, v[n], sums[r][n]);
+            }
+        }
+    }
+    for r in 0..R {
+        for n in 0..N {
+            s.store(sums[r][n], &mut out[r * stride + 1 + first + n]);
+        }
     }
 }
 
