@@ -1,83 +1,74 @@
 //! The paged KV cache: f16, in the order in which attention reads it.
 //!
-//! Of each layer and KV head, first the keys of all blocks, then the values, in **strips** of 16 positions.
-//! A strip of keys is `[dimension][16 positions]`, so that a vector of scores needs no sums across lanes; a
-//! strip of values is `[position][dimension]`, its rows padded to whole vectors. What one thread reads for one
-//! head lies together, as far as its blocks do, and threads can write a head each.
+//! Of each layer and KV head, first the values of all blocks, then the keys, in **strips** of 16 positions. A
+//! strip of values is `[position][dimension]`; one of keys is `[dimension][16 positions]`, so that a vector of
+//! scores needs no sums across lanes. What one thread reads for one head lies together, as far as its blocks
+//! do, and threads can write a head each.
 
 use super::{Buffer, simd::LANES};
 use crate::{AttentionShape, Error, HostStep, Ledger, Result, ledger::owner};
 use half::f16;
-
-/// 16 elements that lie together.
-pub(super) type Lanes = [f16; LANES];
+use std::ops::Range;
 
 /// Keys and values of all layers.
 #[derive(Debug)]
 pub struct KvCache {
     layers: usize,
-    blocks: usize,
     layout: Layout,
     data: Buffer<f16>,
 }
 
-/// Sizes of a cache's parts, counted in [`Lanes`].
+/// Sizes of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub kv_heads: usize,
     pub head_dim: usize,
     pub block_size: usize,
+    pub blocks: usize,
 }
 
 impl Layout {
-    /// Lanes that hold the dimensions of one value.
-    pub fn value(self) -> usize {
-        self.head_dim.div_ceil(LANES)
+    /// Elements of the keys, or of the values, of one block and head.
+    fn block(self) -> usize {
+        self.block_size * self.head_dim
     }
 
-    /// Strips of a block.
-    fn strips(self) -> usize {
-        self.block_size / LANES
+    /// Elements of one head: values, then as many keys.
+    fn head(self) -> usize {
+        2 * self.blocks * self.block()
     }
 
-    /// The strip that holds a position.
+    /// Where a position's strip of values, and of keys, starts in its half of a head.
     #[inline(always)]
     fn strip(self, blocks: &[u32], position: usize) -> usize {
         let block = blocks[position / self.block_size] as usize;
-        block * self.strips() + position % self.block_size / LANES
-    }
-
-    /// The keys of one block and head.
-    fn keys(self) -> usize {
-        self.strips() * self.head_dim
-    }
-
-    /// The values of one block and head.
-    fn values(self) -> usize {
-        self.block_size * self.value()
+        (block * self.block_size + position % self.block_size / LANES * LANES) * self.head_dim
     }
 }
 
 impl KvCache {
     /// [`crate::ErrorKind::Invalid`] where a size is 0 or a block isn't a whole number of strips.
-    pub(super) fn new(ledger: &Ledger, layers: usize, blocks: usize, layout: Layout) -> Result<Self> {
-        let Layout {
-            kv_heads, block_size, ..
-        } = layout;
-        if !block_size.is_multiple_of(LANES) {
+    pub(super) fn new(ledger: &Ledger, layers: usize, layout: Layout) -> Result<Self> {
+        if !layout.block_size.is_multiple_of(LANES) {
             return Err(Error::invalid(format!(
-                "KV blocks of {block_size} positions: on the CPU the block size must be a multiple of {LANES}"
+                "KV blocks of {} positions: on the CPU the block size must be a multiple of {LANES}",
+                layout.block_size
             )));
         }
-        let sizes = [layers, kv_heads, blocks, layout.keys() + layout.values(), LANES];
+        let Layout {
+            kv_heads,
+            head_dim,
+            block_size,
+            blocks,
+        } = layout;
+        let sizes = [layers, kv_heads, blocks, block_size, head_dim];
         let len = sizes
             .iter()
-            .try_fold(1usize, |len, &size| len.checked_mul(size))
+            .try_fold(2usize, |len, &size| len.checked_mul(size))
             .filter(|&len| len > 0);
-        let len = len.ok_or_else(|| Error::invalid(format!("a KV cache of {sizes:?} elements")))?;
+        let len = len.ok_or_else(|| Error::invalid(format!("a KV cache of {sizes:?} keys")))?;
         Ok(Self {
             layers,
-            blocks,
             layout,
             data: Buffer::zeroed(ledger, owner::KV, len)?,
         })
@@ -85,10 +76,6 @@ impl KvCache {
 
     pub(super) fn release(self) -> Result<u64> {
         self.data.release()
-    }
-
-    pub(super) fn layout(&self) -> Layout {
-        self.layout
     }
 
     /// Checks that a layer's attention of this shape over this step reads and writes this cache only.
@@ -103,41 +90,38 @@ impl KvCache {
                 "layer {layer} of {shape:?} doesn't fit the KV cache"
             )));
         }
-        step.check_blocks(layout.block_size, self.blocks)
+        step.check_blocks(layout.block_size, layout.blocks)
     }
 
     /// One head of one layer.
     pub(super) fn head(&self, layer: usize, head: usize) -> Head<'_> {
-        let len = self.head_len();
+        let len = self.layout.head();
         let start = (layer * self.layout.kv_heads + head) * len;
-        let lanes = &self.data.as_chunks().0[start..start + len];
-        let (keys, values) = lanes.split_at(self.blocks * self.layout.keys());
         Head {
             layout: self.layout,
-            keys,
-            values,
+            data: &self.data[start..start + len],
         }
     }
 
     /// All heads of one layer, to be written.
     pub(super) fn heads_mut(&mut self, layer: usize) -> impl Iterator<Item = HeadMut<'_>> {
-        let (layout, len) = (self.layout, self.head_len());
-        let all_keys = self.blocks * layout.keys();
-        let start = layer * layout.kv_heads * len;
-        let lanes = &mut self.data.as_chunks_mut().0[start..start + layout.kv_heads * len];
-        lanes.chunks_exact_mut(len).map(move |lanes| {
-            let (keys, values) = lanes.split_at_mut(all_keys);
-            HeadMut { layout, keys, values }
+        let layout = self.layout;
+        let layer = layer * layout.kv_heads * layout.head();
+        let heads = self.data[layer..]
+            .chunks_exact_mut(layout.head())
+            .take(layout.kv_heads);
+        heads.map(move |data| {
+            let (values, keys) = data.split_at_mut(layout.head() / 2);
+            HeadMut { layout, values, keys }
         })
     }
 
-    /// Copies a block of all layers to `data`, without padding.
+    /// Copies a block of all layers to `data`.
     pub(super) fn read_block(&self, block: u32, data: &mut [u8]) -> Result<()> {
-        self.check_block(block, data.len())?;
-        let lanes: &[Lanes] = self.data.as_chunks().0;
+        let parts = self.parts_of(block, data.len())?;
         let mut data = data.as_chunks_mut::<2>().0.iter_mut();
-        for (start, dims) in self.rows_of(block) {
-            for (from, to) in lanes[start..].as_flattened()[..dims].iter().zip(&mut data) {
+        for part in parts {
+            for (from, to) in self.data[part].iter().zip(&mut data) {
                 *to = from.to_le_bytes();
             }
         }
@@ -146,53 +130,31 @@ impl KvCache {
 
     /// Fills a block of all layers from what [`KvCache::read_block`] wrote.
     pub(super) fn write_block(&mut self, block: u32, data: &[u8]) -> Result<()> {
-        self.check_block(block, data.len())?;
-        let rows = self.rows_of(block);
-        let lanes: &mut [Lanes] = self.data.as_chunks_mut().0;
+        let parts = self.parts_of(block, data.len())?;
         let mut data = data.as_chunks::<2>().0.iter();
-        for (start, dims) in rows {
-            for (to, &from) in lanes[start..].as_flattened_mut()[..dims]
-                .iter_mut()
-                .zip(&mut data)
-            {
+        for part in parts {
+            for (to, &from) in self.data[part].iter_mut().zip(&mut data) {
                 *to = f16::from_le_bytes(from);
             }
         }
         Ok(())
     }
 
-    /// Lanes of one head of one layer.
-    fn head_len(&self) -> usize {
-        self.blocks * (self.layout.keys() + self.layout.values())
-    }
-
-    /// Where each row of a block starts, in all layers and heads, and how many of its elements count.
-    fn rows_of(&self, block: u32) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (layout, block, len) = (self.layout, block as usize, self.head_len());
-        let keys = block * layout.keys();
-        let values = self.blocks * layout.keys() + block * layout.values();
-        (0..self.layers * layout.kv_heads).flat_map(move |head| {
-            let keys = (0..layout.keys()).map(move |i| (head * len + keys + i, LANES));
-            let values = (0..layout.block_size)
-                .map(move |i| (head * len + values + i * layout.value(), layout.head_dim));
-            keys.chain(values)
-        })
-    }
-
-    fn check_block(&self, block: u32, bytes: usize) -> Result<()> {
-        let Layout {
-            kv_heads,
-            head_dim,
-            block_size,
-        } = self.layout;
-        let expected = self.layers * kv_heads * block_size * head_dim * 2 * size_of::<f16>();
-        if block as usize >= self.blocks || bytes != expected {
+    /// Where the values and keys of a block are, in all layers and heads; `bytes` must be what they take.
+    fn parts_of(&self, block: u32, bytes: usize) -> Result<impl Iterator<Item = Range<usize>> + use<>> {
+        let (layout, block) = (self.layout, block as usize);
+        let halves = 2 * self.layers * layout.kv_heads;
+        let expected = halves * layout.block() * size_of::<f16>();
+        if block >= layout.blocks || bytes != expected {
             return Err(Error::invalid(format!(
                 "block {block} with {bytes} bytes: the KV cache has {} blocks of {expected}",
-                self.blocks
+                layout.blocks
             )));
         }
-        Ok(())
+        Ok((0..halves).map(move |half| {
+            let start = half * layout.head() / 2 + block * layout.block();
+            start..start + layout.block()
+        }))
     }
 }
 
@@ -200,42 +162,46 @@ impl KvCache {
 #[derive(Clone, Copy)]
 pub(super) struct Head<'a> {
     layout: Layout,
-    keys: &'a [Lanes],
-    values: &'a [Lanes],
+    data: &'a [f16],
 }
 
 impl<'a> Head<'a> {
     /// The keys of the strip that holds `position`: for each dimension, 16 positions.
     #[inline(always)]
-    pub fn keys(self, blocks: &[u32], position: usize) -> &'a [Lanes] {
-        let len = self.layout.head_dim;
-        &self.keys[self.layout.strip(blocks, position) * len..][..len]
+    pub fn keys(self, blocks: &[u32], position: usize) -> &'a [[f16; LANES]] {
+        let start = self.layout.head() / 2 + self.layout.strip(blocks, position);
+        self.data[start..][..LANES * self.layout.head_dim].as_chunks().0
     }
 
-    /// Its values: for each of 16 positions, its dimensions.
+    /// From the values of `position` on: those of the positions that follow in its strip come next. There is
+    /// always more behind the last, so that a vector may reach past a row that isn't a whole number of them.
     #[inline(always)]
-    pub fn values(self, blocks: &[u32], position: usize) -> &'a [Lanes] {
-        let len = LANES * self.layout.value();
-        &self.values[self.layout.strip(blocks, position) * len..][..len]
+    pub fn values(self, blocks: &[u32], position: usize) -> &'a [f16] {
+        let row = position % LANES * self.layout.head_dim;
+        &self.data[self.layout.strip(blocks, position) + row..]
     }
 }
 
 /// One head of one layer, to be written.
 pub(super) struct HeadMut<'a> {
     layout: Layout,
-    keys: &'a mut [Lanes],
-    values: &'a mut [Lanes],
+    values: &'a mut [f16],
+    keys: &'a mut [f16],
 }
 
 impl HeadMut<'_> {
-    /// Writes the key and the value of a position, both padded to whole vectors.
+    /// Writes the key and the value of a position.
     #[inline(always)]
-    pub fn write(&mut self, blocks: &[u32], position: usize, key: &[Lanes], value: &[Lanes]) {
-        let (strip, lane) = (self.layout.strip(blocks, position), position % LANES);
-        let len = self.layout.head_dim;
-        for (lanes, &x) in self.keys[strip * len..][..len].iter_mut().zip(key.as_flattened()) {
+    pub fn write(&mut self, blocks: &[u32], position: usize, key: &[f16], value: &[f16]) {
+        let (strip, lane, dims) = (
+            self.layout.strip(blocks, position),
+            position % LANES,
+            self.layout.head_dim,
+        );
+        self.values[strip + lane * dims..][..dims].copy_from_slice(&value[..dims]);
+        let keys = self.keys[strip..][..LANES * dims].as_chunks_mut::<LANES>().0;
+        for (lanes, &x) in keys.iter_mut().zip(key) {
             lanes[lane] = x;
         }
-        self.values[(strip * LANES + lane) * value.len()..][..value.len()].copy_from_slice(value);
     }
 }

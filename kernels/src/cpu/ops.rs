@@ -176,8 +176,9 @@ impl Ops for CpuOps {
             kv_heads,
             head_dim,
             block_size,
+            blocks,
         };
-        KvCache::new(&self.ledger, layers, blocks, layout)
+        KvCache::new(&self.ledger, layers, layout)
     }
 
     fn release_kv(&mut self, kv: KvCache) -> Result<u64> {

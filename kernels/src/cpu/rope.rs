@@ -1,7 +1,7 @@
 //! Rotary embedding, and the write of keys and values to the cache.
 
 use super::{
-    kv::{HeadMut, Lanes},
+    kv::HeadMut,
     simd::{Kernel, LANES, Simd},
 };
 use crate::{HostStep, RopeTable};
@@ -99,32 +99,30 @@ impl Kernel for Store<'_, '_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut key = [[f16::ZERO; LANES]; MAX_HEAD_DIM / LANES];
-        let mut value = key;
-        let padded = self.head_dim.div_ceil(LANES);
+        let (mut key, mut value) = ([f16::ZERO; MAX_HEAD_DIM], [f16::ZERO; MAX_HEAD_DIM]);
         for row in self.step.rows() {
             let blocks = self.step.blocks(row);
             for (position, token) in (row.position..).zip(row.tokens.clone()) {
                 let at = token * self.stride + self.offset;
                 narrow(s, &self.keys[at..][..self.head_dim], &mut key);
                 narrow(s, &self.values[at..][..self.head_dim], &mut value);
-                self.cache
-                    .write(blocks, position, &key[..padded], &value[..padded]);
+                self.cache.write(blocks, position, &key, &value);
             }
         }
     }
 }
 
-/// Rounds to f16; what follows in the last vector is 0.
+/// Rounds to f16.
 #[inline(always)]
-fn narrow<S: Simd>(s: S, x: &[f32], out: &mut [Lanes]) {
+fn narrow<S: Simd>(s: S, x: &[f32], out: &mut [f16; MAX_HEAD_DIM]) {
     let (whole, rest) = x.as_chunks::<LANES>();
-    for (x, out) in whole.iter().zip(&mut *out) {
+    let outs = out.as_chunks_mut::<LANES>().0;
+    for (x, out) in whole.iter().zip(&mut *outs) {
         s.store_f16(s.load(x), out);
     }
     if !rest.is_empty() {
         let mut last = [0.0; LANES];
         last[..rest.len()].copy_from_slice(rest);
-        s.store_f16(s.load(&last), &mut out[whole.len()]);
+        s.store_f16(s.load(&last), &mut outs[whole.len()]);
     }
 }

@@ -8,7 +8,7 @@
 mod merge;
 mod pass;
 
-use super::{Isa, Team, kv::KvCache};
+use super::{Isa, Team, kv::KvCache, simd::LANES};
 use crate::{AttentionShape, HostStep, Result, step::HostRow};
 use merge::{Merge, finish};
 use pass::{CHUNK, Partial, Pass, Tile};
@@ -213,7 +213,7 @@ impl Attention<'_> {
 
     /// Partials of one query.
     fn stride(&self) -> usize {
-        1 + self.cache.layout().value()
+        1 + self.shape.head_dim.div_ceil(LANES)
     }
 
     /// The chunks that a row's tokens see.

@@ -16,10 +16,11 @@ use crate::{
     cpu::{
         Isa,
         isa::Level,
-        kv::{Head, Lanes},
+        kv::Head,
         simd::{Kernel, LANES, Simd, exp, softcap},
     },
 };
+use half::f16;
 use std::ops::Range;
 
 /// Positions that share one maximum.
@@ -179,17 +180,18 @@ impl Pass<'_> {
         weights: &Scores<R>,
     ) {
         let vectors = self.out.len() / R - 1;
+        let dims = self.tile.q.len() / R;
         let mut at = seen.start;
         while at < seen.end {
             let end = seen.end.min((at / LANES + 1) * LANES);
             let values = self.cache.values(self.blocks, self.chunk * CHUNK + at);
             let mut first = 0;
             while first + N <= vectors {
-                add_strip::<S, R, N>(s, values, weights, at..end, first, self.out);
+                add_strip::<S, R, N>(s, values, dims, weights, at..end, first, self.out);
                 first += N;
             }
             while first < vectors {
-                add_strip::<S, R, 1>(s, values, weights, at..end, first, self.out);
+                add_strip::<S, R, 1>(s, values, dims, weights, at..end, first, self.out);
                 first += 1;
             }
             at = end;
@@ -197,11 +199,13 @@ impl Pass<'_> {
     }
 }
 
-/// Adds the weighted values of `positions`, `N` vectors from `first` on.
+/// Adds the weighted values of `positions`, which start with `values`; `N` vectors from `first` on. What a
+/// vector holds past the last dimension is never looked at.
 #[inline(always)]
 fn add_strip<S: Simd, const R: usize, const N: usize>(
     s: S,
-    values: &[Lanes],
+    values: &[f16],
+    head_dim: usize,
     weights: &Scores<R>,
     positions: Range<usize>,
     first: usize,
@@ -214,8 +218,10 @@ fn add_strip<S: Simd, const R: usize, const N: usize>(
             sums[r][n] = s.load(&out[r * stride + 1 + first + n]);
         }
     }
-    for at in positions {
-        let values = &values[at % LANES * (stride - 1) + first..][..N];
+    for (row, at) in positions.enumerate() {
+        let values = values[row * head_dim + first * LANES..][..N * LANES]
+            .as_chunks::<LANES>()
+            .0;
         let mut v = [s.splat(0.0); N];
         for n in 0..N {
             v[n] = s.load_f16(&values[n]);
