@@ -54,7 +54,7 @@ fn report(name: &str, team: &Team, isa: Isa, ty: TensorType, read: f64, peak: f6
     let bytes = ty.bytes_of(OUTPUTS * COLS).expect("whole blocks");
     let start = processor_time();
     let weights: Vec<PackedWeight> = (0..DECODE_BYTES.div_ceil(bytes))
-        .map(|_| PackedWeight::pack(&source, &ledger, team).expect("packed"))
+        .map(|_| PackedWeight::pack(&source, &ledger, team, &mut |_| Ok(())).expect("packed"))
         .collect();
     let packing = (bytes * weights.len()) as f64 / ((processor_time() - start) / team.size() as f64);
     let mut line = format!("{name:28} pack {:5.2} GB/s", packing / 1e9);

@@ -16,8 +16,8 @@ pub mod tensor_type;
 pub use error::{Error, ErrorKind, Result};
 pub use ledger::{Entry, Kind, Ledger, Serial, Swept};
 pub use ops::{
-    Activation, AttentionShape, Linear, Ops, RopeTable, SharedBytes, StepRow, StepRows, WeightFootprint,
-    WeightSource,
+    Activation, AttentionShape, Linear, Ops, Progress, RopeTable, SharedBytes, StepRow, StepRows,
+    WeightFootprint, WeightSource,
 };
 pub use step::HostStep;
 pub use tensor_type::TensorType;

@@ -156,6 +156,9 @@ pub struct AttentionShape {
     pub softcap: f32,
 }
 
+/// Takes the bytes done, and may stop a load by an error.
+pub type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
 /// The operations of a backend.
 pub trait Ops {
     /// An activation `[rows, cols]` with room for more rows than a step uses.
@@ -170,7 +173,10 @@ pub trait Ops {
     type Step;
 
     /// Loads a matrix; what it takes is entered on the ledger as "weight store" or "derived weights".
-    fn load_weight(&mut self, source: &WeightSource) -> Result<Self::Weight>;
+    ///
+    /// `progress` is told how many of the source's bytes are done, at least every 100 ms on any sensible machine;
+    /// its error stops the load, and nothing is left of it.
+    fn load_weight(&mut self, source: &WeightSource, progress: &mut Progress<'_>) -> Result<Self::Weight>;
     /// What a weight holds.
     fn footprint(&self, weight: &Self::Weight) -> WeightFootprint;
     /// Releases the derived part and returns its bytes; the weight is of no use afterwards.

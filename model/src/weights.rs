@@ -142,8 +142,8 @@ impl<O: Ops> Default for Weights<O> {
 }
 
 impl<O: Ops> Weights<O> {
-    /// Loads what was bound. `progress` is told the bytes done and in all before each tensor, and stops the
-    /// load by an error. What was loaded before an error stays here, to be released with the pools.
+    /// Loads what was bound. `progress` is told the bytes done and in all, before each tensor and during long ones,
+    /// and stops the load by an error. What was loaded before an error stays here, to be released with the pools.
     pub fn load(
         &mut self,
         bound: &Bound,
@@ -161,9 +161,9 @@ impl<O: Ops> Weights<O> {
         let total = names().map(|name| bytes_of(name)).sum();
         let mut done = 0;
         for name in &bound.matrices {
-            progress(done, total)?;
             let source = checkpoint.weight(name).ok_or_else(|| missing(name))?;
-            let weight = ops.load_weight(&source)?;
+            progress(done, total)?;
+            let weight = ops.load_weight(&source, &mut |part| progress(done + part, total))?;
             let footprint = ops.footprint(&weight);
             self.matrices.push(weight);
             self.derived.add(footprint.derived);

@@ -9,7 +9,7 @@ use super::{
     rope::{Angles, MAX_HEAD_DIM, Store, Turn},
 };
 use crate::{
-    Activation, AttentionShape, Error, HostStep, Ledger, Linear, Ops, Result, RopeTable, StepRows,
+    Activation, AttentionShape, Error, HostStep, Ledger, Linear, Ops, Progress, Result, RopeTable, StepRows,
     WeightFootprint, WeightSource, ledger::owner,
 };
 use std::cell::RefCell;
@@ -116,8 +116,8 @@ impl Ops for CpuOps {
     type KvCache = KvCache;
     type Step = CpuStep;
 
-    fn load_weight(&mut self, source: &WeightSource) -> Result<PackedWeight> {
-        PackedWeight::pack(source, &self.ledger, &self.team)
+    fn load_weight(&mut self, source: &WeightSource, progress: &mut Progress<'_>) -> Result<PackedWeight> {
+        PackedWeight::pack(source, &self.ledger, &self.team, progress)
     }
 
     fn footprint(&self, weight: &PackedWeight) -> WeightFootprint {

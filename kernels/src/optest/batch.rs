@@ -90,7 +90,7 @@ impl<O: Ops> Layer<O> {
     fn new(ops: &mut O, random: &mut Random) -> Self {
         let mut weight = |rows, cols| {
             let source = weights::random_weight(random, TensorType::Q4_1, rows, cols);
-            ops.load_weight(&source).unwrap()
+            ops.load_weight(&source, &mut |_| Ok(())).unwrap()
         };
         Self {
             output: weight(576, 576),

@@ -99,7 +99,7 @@ pub fn f32_weight<O: Ops>(ops: &mut O, values: &[f32], rows: usize, cols: usize)
         cols,
         data: bytes.into(),
     };
-    ops.load_weight(&source).unwrap()
+    ops.load_weight(&source, &mut |_| Ok(())).unwrap()
 }
 
 /// A step of one row that starts at position 0.

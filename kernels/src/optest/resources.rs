@@ -53,7 +53,10 @@ pub(super) fn wrong_shapes<O: Ops>(ops: &mut O, _: &Ledger) {
         cols: 32,
         data: vec![0; 35].into(),
     };
-    refused(ops.load_weight(&short), "a weight with bytes missing");
+    refused(
+        ops.load_weight(&short, &mut |_| Ok(())),
+        "a weight with bytes missing",
+    );
 
     let shape = shape(2, 1, 32);
     let mut kv = ops.alloc_kv(2, 1, 32, 16, 3).unwrap();
@@ -97,7 +100,7 @@ pub(super) fn releases<O: Ops>(ops: &mut O, ledger: &Ledger) {
     let before = memory();
     let mut random = Random::new(14);
     let source = weights::random_weight(&mut random, TensorType::Q4_0, 64, 64);
-    let mut weight = ops.load_weight(&source).unwrap();
+    let mut weight = ops.load_weight(&source, &mut |_| Ok(())).unwrap();
     let vector = ops.load_vector(&[1.0; 100]).unwrap();
     let (x, mut out) = (upload(ops, &[1.0; 640], 64), zeros(ops, 10, 64));
     let product = Linear {

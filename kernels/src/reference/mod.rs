@@ -4,7 +4,7 @@
 mod attention;
 
 use crate::{
-    Activation, AttentionShape, Error, HostStep, Ledger, Linear, Ops, Result, RopeTable, StepRows,
+    Activation, AttentionShape, Error, HostStep, Ledger, Linear, Ops, Progress, Result, RopeTable, StepRows,
     WeightFootprint, WeightSource, cpu::Buffer, formats, ledger::owner,
 };
 
@@ -78,7 +78,8 @@ impl Ops for Reference {
     type KvCache = KvCache;
     type Step = HostStep;
 
-    fn load_weight(&mut self, source: &WeightSource) -> Result<Weight> {
+    fn load_weight(&mut self, source: &WeightSource, progress: &mut Progress<'_>) -> Result<Weight> {
+        progress(0)?;
         let len = source.rows.checked_mul(source.cols).filter(|&len| len > 0);
         let len = len.ok_or_else(|| Error::invalid(format!("{} has an impossible shape", source.name)))?;
         let mut values = Buffer::zeroed(&self.ledger, owner::DERIVED, len)?;

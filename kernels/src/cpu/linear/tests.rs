@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    ErrorKind, Ledger, TensorType, WeightSource,
+    Error, ErrorKind, Ledger, TensorType, WeightSource,
     cpu::{Isa, Team},
     formats,
 };
@@ -97,7 +97,7 @@ impl Bench {
     }
 
     fn pack(&self, source: &WeightSource) -> PackedWeight {
-        PackedWeight::pack(source, &self.ledger, &self.team).unwrap()
+        PackedWeight::pack(source, &self.ledger, &self.team, &mut |_| Ok(())).unwrap()
     }
 
     fn product(&self, isa: Isa, weight: &PackedWeight, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
@@ -337,7 +337,7 @@ fn wrong_shapes_are_errors() {
     let bench = Bench::new(1);
     let isa = Isa::best();
     let pack = |source: &WeightSource| {
-        PackedWeight::pack(source, &bench.ledger, &bench.team)
+        PackedWeight::pack(source, &bench.ledger, &bench.team, &mut |_| Ok(()))
             .map(|_| ())
             .unwrap_err()
             .kind
@@ -360,6 +360,7 @@ fn wrong_shapes_are_errors() {
         &source(TensorType::Q4_0, 2, 32, vec![0; 36]),
         &limited,
         &bench.team,
+        &mut |_| Ok(()),
     );
     assert_eq!(refused.unwrap_err().kind, ErrorKind::Exhausted);
 
@@ -418,4 +419,38 @@ fn tiles_cover_the_rows_in_order() {
             assert_eq!(next, rows);
         }
     }
+}
+
+#[test]
+fn a_long_load_reports_progress_and_can_be_stopped() {
+    let bench = Bench::new(2);
+    let (rows, cols) = (40_000, 1024);
+    let bytes = TensorType::Q4_0.bytes_of(rows * cols).unwrap();
+    let large = source(TensorType::Q4_0, rows, cols, vec![7; bytes]);
+    let mut reports = Vec::new();
+    let pack =
+        |progress: &mut crate::Progress<'_>| PackedWeight::pack(&large, &bench.ledger, &bench.team, progress);
+    let weight = pack(&mut |done| {
+        reports.push(done);
+        Ok(())
+    });
+    assert!(
+        reports.len() >= 3 && reports.is_sorted() && reports[0] == 0,
+        "{reports:?}"
+    );
+    let mut row = vec![0.0; cols];
+    let mut expected = vec![0.0; cols];
+    formats::dequantize(TensorType::Q4_0, &large.data[..bytes / rows], &mut expected).unwrap();
+    for index in [0, rows / 2, rows - 1] {
+        weight.as_ref().unwrap().row_into(index, &mut row).unwrap();
+        assert_eq!(row, expected);
+    }
+    drop(weight);
+
+    let stopped = pack(&mut |done| match done {
+        0 => Ok(()),
+        _ => Err(Error::new(ErrorKind::Cancelled, "enough")),
+    });
+    assert_eq!(stopped.unwrap_err().kind, ErrorKind::Cancelled);
+    assert_eq!(bench.ledger.owned_by("derived weights"), (0, 0));
 }

@@ -5,7 +5,7 @@ use super::{
     pack::{pack_panel, unpack_row},
 };
 use crate::{
-    Error, Ledger, Result, TensorType, WeightFootprint, WeightSource,
+    Error, Ledger, Progress, Result, TensorType, WeightFootprint, WeightSource,
     cpu::{Buffer, Mapped, Team},
     formats,
     ledger::owner,
@@ -31,14 +31,22 @@ pub(super) enum Storage {
     Released,
 }
 
+/// Bytes of a source that are packed between two reports of progress: some tens of milliseconds on one thread.
+const ROUND: usize = 8 << 20;
+
 impl PackedWeight {
     /// Packs a quantised matrix, its panels side by side on `team`; an unquantised one is kept in place. Packed
     /// memory is on the ledger as "derived weights", and the source's bytes are read once, in order, and not kept;
     /// bytes in place are on it as "weight store".
     ///
     /// [`crate::ErrorKind::Invalid`] where the source's shape and data disagree,
-    /// [`crate::ErrorKind::Exhausted`] where the memory isn't to be had.
-    pub fn pack(source: &WeightSource, ledger: &Ledger, team: &Team) -> Result<Self> {
+    /// [`crate::ErrorKind::Exhausted`] where the memory isn't to be had, and `progress`'s own error where it stops.
+    pub fn pack(
+        source: &WeightSource,
+        ledger: &Ledger,
+        team: &Team,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self> {
         let &WeightSource { ty, rows, cols, .. } = source;
         let row_bytes = ty.bytes_of(cols).filter(|_| rows > 0 && cols > 0);
         let bytes = row_bytes.and_then(|bytes| bytes.checked_mul(rows));
@@ -64,21 +72,24 @@ impl PackedWeight {
                 let groups = cols / GROUP;
                 let panel_bytes = shape.panel_bytes(groups);
                 let mut panels = Buffer::zeroed(ledger, owner::DERIVED, panel_bytes * rows.div_ceil(LANES))?;
-                let rows_of_panels = source.data.chunks(row_bytes * LANES);
-                let jobs: Vec<_> = panels
-                    .chunks_exact_mut(panel_bytes)
-                    .zip(rows_of_panels)
-                    .map(Mutex::new)
-                    .collect();
-                team.split(jobs.len(), 16, |range| {
-                    for job in &jobs[range] {
-                        if let Ok(mut job) = job.lock() {
-                            let (panel, rows) = &mut *job;
-                            pack_panel(ty, shape, rows, groups, panel);
+                let panel_source = row_bytes * LANES;
+                let in_a_round = (ROUND / panel_source).max(1);
+                let rounds = panels
+                    .chunks_mut(panel_bytes * in_a_round)
+                    .zip(source.data.chunks(panel_source * in_a_round));
+                for (round, (panels, rows)) in rounds.enumerate() {
+                    progress((round * in_a_round * panel_source) as u64)?;
+                    let panels = panels.chunks_exact_mut(panel_bytes);
+                    let jobs: Vec<_> = panels.zip(rows.chunks(panel_source)).map(Mutex::new).collect();
+                    team.split(jobs.len(), 16, |range| {
+                        for job in &jobs[range] {
+                            if let Ok(mut job) = job.lock() {
+                                let (panel, rows) = &mut *job;
+                                pack_panel(ty, shape, rows, groups, panel);
+                            }
                         }
-                    }
-                })?;
-                drop(jobs);
+                    })?;
+                }
                 Storage::Panels(shape, panels)
             }
         };
