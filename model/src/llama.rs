@@ -2,7 +2,7 @@
 
 use crate::{
     Checkpoint, LlamaConfig, Result,
-    arena::Buffers,
+    pools::Pools,
     weights::{Binder, Bound, Matrix, Vector, Weights},
 };
 use met_kernels::{Activation, Linear, Ops};
@@ -66,13 +66,13 @@ impl Llama {
     pub fn forward<O: Ops>(
         &self,
         ops: &mut O,
-        weights: &Weights<O>,
-        kv: &mut O::KvCache,
-        b: &mut Buffers<'_, O::Tensor>,
+        pools: &mut Pools<O>,
         step: &O::Step,
         tokens: usize,
         wanted: &[u32],
     ) -> Result<()> {
+        let Pools { weights, kv, arena } = pools;
+        let (weights, kv, b) = (&*weights, kv.get()?, &mut arena.buffers()?);
         let LlamaConfig {
             attention: shape,
             rope,
@@ -131,14 +131,14 @@ impl Llama {
     pub fn logits<O: Ops>(
         &self,
         ops: &mut O,
-        weights: &Weights<O>,
-        b: &mut Buffers<'_, O::Tensor>,
+        pools: &mut Pools<O>,
         rows: &[u32],
         out: &mut [f32],
     ) -> Result<()> {
+        let b = pools.arena.buffers()?;
         ops.gather(b.normed, rows, b.update)?;
         let head = Linear {
-            weight: &weights[self.head],
+            weight: &pools.weights[self.head],
             bias: None,
             out: b.logits,
         };

@@ -151,16 +151,8 @@ impl<O: Ops> LoadedModel<O> {
             tokens: &step.tokens,
             rows: &step.rows,
         })?;
-        let mut buffers = self.pools.arena.buffers()?;
-        self.model.forward(
-            ops,
-            &self.pools.weights,
-            self.pools.kv.get()?,
-            &mut buffers,
-            &begun,
-            step.tokens.len(),
-            &step.wanted,
-        )
+        self.model
+            .forward(ops, &mut self.pools, &begun, step.tokens.len(), &step.wanted)
     }
 
     /// Samples the rows that want a token, and notes the others.
@@ -193,10 +185,8 @@ impl<O: Ops> LoadedModel<O> {
     }
 
     fn compute_logits(&mut self, normed: &[u32], out: &mut [f32]) -> Result<()> {
-        let mut buffers = self.pools.arena.buffers()?;
         let ops = &mut *self.ops.borrow_mut();
-        self.model
-            .logits(ops, &self.pools.weights, &mut buffers, normed, out)
+        self.model.logits(ops, &mut self.pools, normed, out)
     }
 
     fn finish(&mut self, ticket: Ticket, out: &mut Output<'_>) -> Result<()> {
