@@ -1,5 +1,6 @@
 //! The host: HTTP, text, the scheduler, slots and the loader of backends.
 
+pub mod admin;
 pub mod bench;
 pub mod cli;
 pub mod engine;

@@ -1,6 +1,7 @@
 //! What can be said on the command line.
 
 use super::Size;
+use crate::admin::AdminAddress;
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 
@@ -44,8 +45,9 @@ pub struct ServeArgs {
     #[arg(long, default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Address of the operators' listener: unix:PATH, or ADDR:PORT with MET_ADMIN_TOKEN set
+    /// [default: a socket in the user's runtime folder, named for the port of --listen]
     #[arg(long)]
-    pub admin: Option<String>,
+    pub admin: Option<AdminAddress>,
     /// Compute threads; 0 takes one for each core
     #[arg(long, default_value_t = 0)]
     pub threads: u32,

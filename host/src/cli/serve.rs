@@ -2,6 +2,7 @@
 
 use super::{ServeArgs, model};
 use crate::{
+    admin::{self, AdminAddress, AdminListener},
     engine::EngineOptions,
     http::{self, AppState},
     loader::{BackendSource, Builtins, Progress, Services},
@@ -10,7 +11,12 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use met_backend_api::{ModelSpec, OpenSpec};
-use std::{io::Write, path::Path, sync::Arc, time::Duration};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -25,6 +31,8 @@ const FLUSH: Duration = Duration::from_secs(2);
 
 /// Serves until SIGTERM or SIGINT, then lets running requests finish and tears the model down.
 pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
+    // Before the engine, which takes hold of its metrics when it starts.
+    http::metrics::install();
     let backend = BackendSource::parse(&args.backend, builtins)?;
     let model = model(args.model.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -38,6 +46,15 @@ pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
         let listener = TcpListener::bind(args.listen)
             .await
             .with_context(|| format!("can't listen on {}; is another server there?", args.listen))?;
+        let address = listener.local_addr()?;
+        let admin = args
+            .admin
+            .clone()
+            .unwrap_or_else(|| default_admin(address.port()));
+        let admin = AdminListener::bind(&admin)
+            .await
+            .context("the operators' listener")?;
+        tracing::info!("operators connect to {}", admin.address()?);
         let mut stop = Stop::listen()?;
         let slots = Arc::new(Slots::new());
         let slot = slots.add(&args.slot);
@@ -59,7 +76,6 @@ pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
         log_load(&args.slot, &generation);
         slot.switch(Some(generation));
 
-        let address = listener.local_addr()?;
         let state = AppState {
             slots: slots.clone(),
             api_key: args.api_key.clone(),
@@ -67,6 +83,11 @@ pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
         let (asked, shutdown) = tokio::sync::oneshot::channel();
         let mut server = tokio::spawn(http::serve(listener, http::router(state), async {
             let _ = shutdown.await;
+        }));
+        let for_admin = slots.clone();
+        let (admin_asked, admin_shutdown) = tokio::sync::oneshot::channel::<()>();
+        let admin = tokio::spawn(admin.serve(move |token| admin::router(for_admin, token), async {
+            let _ = admin_shutdown.await;
         }));
         announce(&format!("listening on http://{address}"));
 
@@ -87,6 +108,10 @@ pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
         if tokio::time::timeout(FLUSH, &mut server).await.is_err() {
             server.abort();
         }
+        let _ = admin_asked.send(());
+        if let Ok(ended) = tokio::time::timeout(FLUSH, admin).await {
+            ended.context("the operators' listener panicked")??;
+        }
         let mut clean = true;
         for (slot, end) in &reports {
             clean &= end.teardown.is_clean();
@@ -95,6 +120,12 @@ pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
         ensure!(clean, "not everything came back; the report is above");
         Ok(())
     })
+}
+
+/// One a port, so that servers beside each other don't meet.
+fn default_admin(port: u16) -> AdminAddress {
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    AdminAddress::Unix(folder.join(format!("met-host-{port}.sock")))
 }
 
 fn load_spec(args: &ServeArgs, backend: BackendSource, model: &Path) -> LoadSpec {

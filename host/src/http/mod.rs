@@ -21,6 +21,7 @@ mod server;
 mod sse;
 
 pub use error::ApiError;
+pub(crate) use router::is_same;
 pub use router::{AppState, router};
 pub use server::serve;
 

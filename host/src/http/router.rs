@@ -102,7 +102,7 @@ async fn check_key(State(state): State<Arc<AppState>>, request: Request, next: N
 }
 
 /// Takes the same time wherever two texts of one length differ.
-fn is_same(a: &str, b: &str) -> bool {
+pub(crate) fn is_same(a: &str, b: &str) -> bool {
     a.len() == b.len()
         && a.bytes()
             .zip(b.bytes())
