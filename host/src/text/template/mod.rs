@@ -5,6 +5,7 @@ mod json;
 
 use super::TextError;
 use minijinja::{Environment, ErrorKind, Value, syntax::SyntaxConfig};
+use std::thread;
 
 pub use functions::Raised;
 
@@ -14,12 +15,19 @@ pub(super) struct ChatTemplate {
     source: String,
 }
 
-/// What a rendering may spend at least: bounds its steps, and its memory to about 64 bytes a unit.
-const FUEL: u64 = 1_000_000;
+/// What a rendering may spend: bounds its steps, and its memory to about 64 bytes a unit. Real templates take a
+/// few hundred units a message.
+const BASE_FUEL: u64 = 50_000;
+const MAX_FUEL: u64 = 2_000_000;
 /// How deep macros may call each other.
 const MAX_RECURSION: usize = 64;
-/// Longest template, in bytes.
-const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// Longest template, in bytes: four times the longest in use. Compiling one takes time in the square of its
+/// longest expression.
+const MAX_SOURCE_BYTES: usize = 1 << 16;
+/// Stack for a template's compilation, which recurses into expressions.
+const BASE_STACK_BYTES: usize = 128 << 20;
+/// Stack that a unit of fuel can use up, by nesting values that are then compared, printed and dropped.
+const STACK_BYTES_PER_FUEL: usize = 512;
 
 const NAME: &str = "chat template";
 
@@ -35,23 +43,12 @@ impl ChatTemplate {
                 source.len()
             )));
         }
-        let syntax = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build();
-        let mut environment = Environment::new();
-        environment.set_syntax(syntax.map_err(|e| template_error(&e))?);
-        environment.set_recursion_limit(MAX_RECURSION);
-        functions::install(&mut environment);
-        environment
-            .add_template_owned(NAME, without_generation_blocks(source))
-            .map_err(|e| template_error(&e))?;
+        let environment = on_deep_stack(BASE_STACK_BYTES, || compile(source))??;
         Ok(Self {
             environment,
             source: source.to_owned(),
         })
     }
-
     /// The template's text.
     pub fn source(&self) -> &str {
         &self.source
@@ -63,12 +60,48 @@ impl ChatTemplate {
     /// [`TextError::Request`] where the template refuses the conversation or can't be applied to it,
     /// [`TextError::Template`] where it is at fault itself.
     pub fn render(&self, context: Value, work: u64) -> Result<String, TextError> {
+        let fuel = BASE_FUEL.saturating_add(work).min(MAX_FUEL);
         // A clone shares all but the budget.
         let mut environment = self.environment.clone();
-        environment.set_fuel(Some(FUEL.saturating_add(work)));
-        let template = environment.get_template(NAME).map_err(|e| template_error(&e))?;
-        template.render(context).map_err(|e| render_error(&e))
+        environment.set_fuel(Some(fuel));
+        on_deep_stack(
+            BASE_STACK_BYTES + STACK_BYTES_PER_FUEL * fuel as usize,
+            move || {
+                let template = environment.get_template(NAME).map_err(|e| template_error(&e))?;
+                template.render(context).map_err(|e| render_error(&e))
+            },
+        )?
     }
+}
+
+fn compile(source: &str) -> Result<Environment<'static>, TextError> {
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build();
+    let mut environment = Environment::new();
+    environment.set_syntax(syntax.map_err(|e| template_error(&e))?);
+    environment.set_recursion_limit(MAX_RECURSION);
+    functions::install(&mut environment);
+    environment
+        .add_template_owned(NAME, without_generation_blocks(source))
+        .map_err(|e| template_error(&e))?;
+    Ok(environment)
+}
+
+/// Runs on a thread with so much stack, of which only what is used takes memory: a template decides how deep
+/// the engine recurses.
+fn on_deep_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T, TextError> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new()
+            .name("template".to_owned())
+            .stack_size(bytes);
+        let thread = builder.spawn_scoped(scope, work);
+        let thread =
+            thread.map_err(|e| TextError::Template(format!("there is no thread to render it on: {e}")))?;
+        let panicked = |_| TextError::Template("the template engine panicked".to_owned());
+        thread.join().map_err(panicked)
+    })
 }
 
 fn template_error(error: &minijinja::Error) -> TextError {
@@ -129,7 +162,10 @@ pub fn fuzz(data: &[u8]) {
         let messages = vec![minijinja::context! { role => "user", content => content }];
         let context = minijinja::context! { messages, add_generation_prompt => true, bos_token => "<s>" };
         if let Ok(text) = template.render(context, 0) {
-            assert!(text.len() as u64 <= 64 * FUEL, "the budget bounds the output");
+            assert!(
+                text.len() as u64 <= 64 * BASE_FUEL,
+                "the budget bounds the output"
+            );
         }
     }
 }
