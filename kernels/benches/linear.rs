@@ -75,23 +75,13 @@ fn report(name: &str, team: &Team, isa: Isa, ty: TensorType, read: f64, peak: f6
         });
         let rate = |amount: usize| (amount * used) as f64 / time;
         let (gb, mac) = (rate(bytes), rate(rows * OUTPUTS * COLS));
-        let _ = match rows {
-            1 => write(
-                &mut line,
-                format_args!(" | {:5.1} GB/s {:3.0} %", gb / 1e9, gb / read * 100.0),
-            ),
-            _ => write(
-                &mut line,
-                format_args!(" | {rows}: {:5.1} GMAC/s {:3.0} %", mac / 1e9, mac / peak * 100.0),
-            ),
+        line += &match rows {
+            1 => format!(" | {:5.1} GB/s {:3.0} %", gb / 1e9, gb / read * 100.0),
+            _ => format!(" | {rows}: {:5.1} GMAC/s {:3.0} %", mac / 1e9, mac / peak * 100.0),
         };
         scratch.release().expect("released");
     }
     println!("{line}");
-}
-
-fn write(line: &mut String, text: std::fmt::Arguments<'_>) {
-    line.push_str(&text.to_string());
 }
 
 /// Median seconds of a call, over at least five calls and `enough` time. Measured in processor time a thread,

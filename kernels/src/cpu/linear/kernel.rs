@@ -11,6 +11,9 @@ use super::{
     simd::Simd,
 };
 
+/// Parts of a group that are unpacked together.
+const QUARTERS: usize = 4;
+
 macro_rules! each {
     ($i:ident in [$($n:literal)*] $body:block) => { $({ const $i: usize = $n; $body })* };
 }
@@ -38,19 +41,18 @@ pub(super) unsafe fn multiply<S: Simd, F: Format, const M: usize>(call: Call<'_>
             let group = group % F::RECORD.groups;
             prefetch::<S, F>(record, group);
             let words = record.add(group * F::SHAPE.group_bytes());
-            let mut dots = start::<S, F, M>(tile, 0);
-            if M == 1 && F::SHAPE.bits == 4 {
-                dots[0] = dot_4_bits::<S>(dots[0], words, tile);
-            } else {
-                each!(P in [0 1 2 3 4 5 6 7] { dot::<S, F, M>(&mut dots, words, tile, P) });
-                if F::SHAPE.halves() {
-                    add_scaled::<S, F, M>(&mut sums, dots, record, tile, group * 2);
-                    dots = start::<S, F, M>(tile, 1);
+            let parts = if F::SHAPE.halves() { 2 } else { 1 };
+            for part in 0..parts {
+                let mut dots = start::<S, F, M>(tile, part);
+                if M == 1 && F::SHAPE.bits == 4 {
+                    dots[0] = dot_4_bits::<S>(dots[0], words, tile);
+                } else {
+                    for quarter in part * QUARTERS / parts..(part + 1) * QUARTERS / parts {
+                        dot_quarter::<S, F, M>(&mut dots, words, tile, quarter);
+                    }
                 }
-                each!(P in [8 9 10 11 12 13 14 15] { dot::<S, F, M>(&mut dots, words, tile, P) });
+                add_scaled::<S, F, M>(&mut sums, dots, record, tile, group * parts + part);
             }
-            let scale = if F::SHAPE.halves() { group * 2 + 1 } else { group };
-            add_scaled::<S, F, M>(&mut sums, dots, record, tile, scale);
             tile = tile.add(GROUP_WORDS * M);
         }
         for (out, sum) in out.iter_mut().zip(sums) {
@@ -92,58 +94,69 @@ unsafe fn start<S: Simd, F: Format, const M: usize>(tile: *const u32, half: usiz
     }
 }
 
-/// Adds the products of one pair of columns.
+/// Adds the products of a quarter of the group's pairs.
 #[inline(always)]
-unsafe fn dot<S: Simd, F: Format, const M: usize>(
+unsafe fn dot_quarter<S: Simd, F: Format, const M: usize>(
     dots: &mut [S::I; M],
     words: *const u8,
     tile: *const u32,
-    pair: usize,
+    quarter: usize,
 ) {
     // SAFETY: as in `multiply`.
     unsafe {
-        let codes = codes::<S, F>(words, pair);
-        let tile = tile.add(pair * M);
-        each!(ROW in [0 1 2 3 4 5 6 7] {
-            if ROW < M {
-                dots[ROW] = S::dot_splat::<ROW>(dots[ROW], codes, tile);
+        let [low, high] = F::SHAPE.planes();
+        let mut tile = tile.add(quarter * PAIRS / QUARTERS * M);
+        let low_words = quarter_words::<S>(words, low, quarter);
+        let high_words = quarter_words::<S>(words.add(low * GROUP / 8 * LANES), high, quarter);
+        for pair in 0..PAIRS / QUARTERS {
+            let mut codes = pair_of::<S>(low_words, low, pair);
+            if high > 0 {
+                let above = pair_of::<S>(high_words, high, pair);
+                codes = S::or(codes, S::shl(above, low as u32));
             }
-        });
-    }
-}
-
-/// Pair `pair` of the codes at `group`, as i16 pairs.
-///
-/// # Safety
-/// As for [`Simd`]; `group` is good for the group's bytes, `pair` below [`PAIRS`].
-#[inline(always)]
-unsafe fn codes<S: Simd, F: Format>(group: *const u8, pair: usize) -> S::I {
-    let [low, high] = F::SHAPE.planes();
-    // SAFETY: the caller's promise; the planes lie one after another inside the group.
-    unsafe {
-        let codes = plane::<S>(group, low, pair);
-        if high == 0 {
-            return codes;
+            each!(ROW in [0 1 2 3 4 5 6 7] {
+                if ROW < M {
+                    dots[ROW] = S::dot_splat::<ROW>(dots[ROW], codes, tile);
+                }
+            });
+            tile = tile.add(M);
         }
-        let above = plane::<S>(group.add(low * GROUP / 8 * LANES), high, pair);
-        S::or(codes, S::shl(above, low as u32))
     }
 }
 
-/// Pair `pair` of a plane of `bits` bits.
+/// The words of a plane of `bits` bits that hold a quarter of its pairs, in their low bits: one word, and of a
+/// plane of 8 bits two.
 #[inline(always)]
-unsafe fn plane<S: Simd>(plane: *const u8, bits: usize, pair: usize) -> S::I {
-    let pairs_in_word = 16 / bits;
-    // SAFETY: `pair / pairs_in_word` is a word of the plane.
+unsafe fn quarter_words<S: Simd>(plane: *const u8, bits: usize, quarter: usize) -> [S::I; 2] {
+    // SAFETY: as in `multiply`.
     unsafe {
-        let word = S::load(plane.add(pair / pairs_in_word * 4 * LANES));
-        match (bits, pair % pairs_in_word) {
-            (8, 0) => S::low_bytes(word),
-            (8, _) => S::high_bytes(word),
-            (4, 3) => S::high_nibbles(word),
-            (_, p) => {
+        let word = |index: usize| S::load(plane.add(index * 4 * LANES));
+        match bits {
+            0 => [S::splat(0); 2],
+            8 => [word(2 * quarter), word(2 * quarter + 1)],
+            4 => [word(quarter); 2],
+            _ => [S::shr(word(quarter * bits / 4), (quarter * bits % 4 * 4) as u32); 2],
+        }
+    }
+}
+
+/// Pair `pair` of a quarter's words, as i16 pairs.
+#[inline(always)]
+unsafe fn pair_of<S: Simd>(words: [S::I; 2], bits: usize, pair: usize) -> S::I {
+    // SAFETY: as in `multiply`.
+    unsafe {
+        match (bits, pair) {
+            (8, 0) => S::low_bytes(words[0]),
+            (8, 1) => S::high_bytes(words[0]),
+            (8, 2) => S::low_bytes(words[1]),
+            (8, _) => S::high_bytes(words[1]),
+            (4, 3) => S::high_nibbles(words[0]),
+            _ => {
                 let mask = (1 << bits) - 1;
-                S::and(S::shr(word, (p * bits) as u32), S::splat(mask << 16 | mask))
+                S::and(
+                    S::shr(words[0], (pair * bits) as u32),
+                    S::splat(mask << 16 | mask),
+                )
             }
         }
     }
