@@ -2,6 +2,7 @@
 //!
 //! A release gives the pages back at once, and pages that were never written take no memory.
 
+use super::Region;
 use crate::{Error, Kind, Ledger, Result, Serial};
 use std::{
     ops::{Deref, DerefMut},
@@ -48,6 +49,21 @@ impl<T: Element> Buffer<T> {
     /// `len` zeros, on the ledger under `owner`. [`crate::ErrorKind::Exhausted`] where the limit or the
     /// system refuses.
     pub fn zeroed(ledger: &Ledger, owner: &str, len: usize) -> Result<Self> {
+        Self::with_pages(ledger, owner, len, map_pages)
+    }
+
+    /// The same, cut from a region.
+    pub fn zeroed_in(region: &mut Region, ledger: &Ledger, owner: &str, len: usize) -> Result<Self> {
+        Self::with_pages(ledger, owner, len, |bytes| region.take(bytes))
+    }
+
+    /// `pages` makes a mapping of at least so many bytes, of whole pages, that is the buffer's alone.
+    fn with_pages(
+        ledger: &Ledger,
+        owner: &str,
+        len: usize,
+        pages: impl FnOnce(usize) -> std::io::Result<NonNull<libc::c_void>>,
+    ) -> Result<Self> {
         let bytes = len
             .checked_mul(size_of::<T>())
             .filter(|&bytes| isize::try_from(bytes).is_ok())
@@ -55,7 +71,7 @@ impl<T: Element> Buffer<T> {
                 Error::exhausted(format!("{owner} of {len} elements exceeds the address space"))
             })?;
         let serial = ledger.enter(Kind::Memory, owner, bytes as u64)?;
-        let start = map_pages(bytes).map_err(|cause| {
+        let start = pages(bytes).map_err(|cause| {
             // The entry was made just now.
             let _ = ledger.strike(serial);
             Error::exhausted(format!(
@@ -95,7 +111,7 @@ impl<T: Element> Buffer<T> {
 ///
 /// # Safety
 /// They must be a mapping of this size that nobody uses any more.
-unsafe fn unmap_pages(address: usize, bytes: usize) -> Result<()> {
+pub(super) unsafe fn unmap_pages(address: usize, bytes: usize) -> Result<()> {
     if bytes == 0 {
         return Ok(());
     }
@@ -108,7 +124,7 @@ unsafe fn unmap_pages(address: usize, bytes: usize) -> Result<()> {
 }
 
 /// New zeroed pages; a dangling pointer for no bytes.
-fn map_pages(bytes: usize) -> std::io::Result<NonNull<libc::c_void>> {
+pub(super) fn map_pages(bytes: usize) -> std::io::Result<NonNull<libc::c_void>> {
     if bytes == 0 {
         return Ok(NonNull::<[u64; 512]>::dangling().cast());
     }
@@ -172,6 +188,38 @@ mod tests {
         assert_eq!(ledger.owned_by("test"), (4000, 1));
         assert_eq!(buffer.release().unwrap(), 4000);
         assert_eq!(ledger.total(), (0, 0));
+    }
+
+    #[test]
+    fn buffers_of_a_region_are_neighbours_and_given_back_each_by_itself() {
+        let ledger = Ledger::default();
+        let mut region = Region::default();
+        let mut buffers: Vec<_> = (0..200)
+            .map(|_| Buffer::<u8>::zeroed_in(&mut region, &ledger, "test", 1_000_001).unwrap())
+            .collect();
+        let page = buffers[1].as_ptr() as usize - buffers[0].as_ptr() as usize - 1_000_001;
+        assert!(page < 1 << 16, "no more than the rest of a page lies between two");
+        for (i, buffer) in buffers.iter_mut().enumerate() {
+            assert_eq!(buffer.as_ptr() as usize % 64, 0);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(i as u8);
+        }
+        // Every other one, then the region, and the others still hold what they held.
+        let kept: Vec<_> = buffers
+            .into_iter()
+            .enumerate()
+            .filter(|(i, _)| i % 2 == 1)
+            .collect();
+        drop(region);
+        for (i, buffer) in kept {
+            assert!(buffer.iter().all(|&byte| byte == i as u8));
+            assert_eq!(buffer.release().unwrap(), 1_000_001);
+        }
+        assert_eq!(ledger.total(), (0, 0));
+        let huge = Buffer::<u8>::zeroed_in(&mut Region::default(), &ledger, "test", isize::MAX as usize);
+        assert_eq!(huge.unwrap_err().kind, ErrorKind::Exhausted);
+        let empty = Buffer::<u8>::zeroed_in(&mut Region::default(), &ledger, "test", 0).unwrap();
+        assert_eq!(empty.release().unwrap(), 0);
     }
 
     #[test]

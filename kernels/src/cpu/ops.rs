@@ -1,7 +1,7 @@
 //! [`Ops`] on the CPU: checks shapes, cuts the work, and hands it to the kernels.
 
 use super::{
-    Buffer, Isa, Team,
+    Buffer, Isa, Region, Team,
     attention::Attention,
     elementwise::{Add, Gated, RmsNorm, Scale},
     kv::{KvCache, Layout},
@@ -23,6 +23,8 @@ pub struct CpuOps {
     team: Team,
     isa: Isa,
     ledger: Ledger,
+    /// Where packed weights are.
+    region: Region,
     /// Activations that are alive.
     tensors: usize,
     /// Room for a product's quantised input; it lives as long as any activation.
@@ -41,6 +43,7 @@ impl CpuOps {
             team: Team::new(threads, &ledger)?,
             isa,
             ledger,
+            region: Region::default(),
             tensors: 0,
             quantized: None,
         })
@@ -59,6 +62,7 @@ impl CpuOps {
     /// Joins the threads and frees what is left of the workspace. A second call does nothing.
     pub fn shutdown(&mut self) -> Result<()> {
         let freed = self.release_workspace();
+        self.region = Region::default();
         self.team.shutdown().and(freed.map(|_| ()))
     }
 
@@ -117,7 +121,7 @@ impl Ops for CpuOps {
     type Step = CpuStep;
 
     fn load_weight(&mut self, source: &WeightSource, progress: &mut Progress<'_>) -> Result<PackedWeight> {
-        PackedWeight::pack(source, &self.ledger, &self.team, progress)
+        PackedWeight::pack(source, &self.ledger, &mut self.region, &self.team, progress)
     }
 
     fn footprint(&self, weight: &PackedWeight) -> WeightFootprint {

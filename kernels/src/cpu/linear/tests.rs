@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     Error, ErrorKind, Ledger, TensorType, WeightSource,
-    cpu::{Isa, Team},
+    cpu::{Isa, Region, Team},
     formats,
 };
 use half::f16;
@@ -97,7 +97,14 @@ impl Bench {
     }
 
     fn pack(&self, source: &WeightSource) -> PackedWeight {
-        PackedWeight::pack(source, &self.ledger, &self.team, &mut |_| Ok(())).unwrap()
+        PackedWeight::pack(
+            source,
+            &self.ledger,
+            &mut Region::default(),
+            &self.team,
+            &mut |_| Ok(()),
+        )
+        .unwrap()
     }
 
     fn product(&self, isa: Isa, weight: &PackedWeight, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
@@ -337,10 +344,16 @@ fn wrong_shapes_are_errors() {
     let bench = Bench::new(1);
     let isa = Isa::best();
     let pack = |source: &WeightSource| {
-        PackedWeight::pack(source, &bench.ledger, &bench.team, &mut |_| Ok(()))
-            .map(|_| ())
-            .unwrap_err()
-            .kind
+        PackedWeight::pack(
+            source,
+            &bench.ledger,
+            &mut Region::default(),
+            &bench.team,
+            &mut |_| Ok(()),
+        )
+        .map(|_| ())
+        .unwrap_err()
+        .kind
     };
     assert_eq!(
         pack(&source(TensorType::Q4_0, 2, 33, vec![0; 40])),
@@ -359,6 +372,7 @@ fn wrong_shapes_are_errors() {
     let refused = PackedWeight::pack(
         &source(TensorType::Q4_0, 2, 32, vec![0; 36]),
         &limited,
+        &mut Region::default(),
         &bench.team,
         &mut |_| Ok(()),
     );
@@ -428,8 +442,15 @@ fn a_long_load_reports_progress_and_can_be_stopped() {
     let bytes = TensorType::Q4_0.bytes_of(rows * cols).unwrap();
     let large = source(TensorType::Q4_0, rows, cols, vec![7; bytes]);
     let mut reports = Vec::new();
-    let pack =
-        |progress: &mut crate::Progress<'_>| PackedWeight::pack(&large, &bench.ledger, &bench.team, progress);
+    let pack = |progress: &mut crate::Progress<'_>| {
+        PackedWeight::pack(
+            &large,
+            &bench.ledger,
+            &mut Region::default(),
+            &bench.team,
+            progress,
+        )
+    };
     let weight = pack(&mut |done| {
         reports.push(done);
         Ok(())

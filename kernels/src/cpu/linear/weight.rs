@@ -6,11 +6,10 @@ use super::{
 };
 use crate::{
     Error, Ledger, Progress, Result, TensorType, WeightFootprint, WeightSource,
-    cpu::{Buffer, Mapped, Team},
+    cpu::{Buffer, Mapped, Region, Team},
     formats,
     ledger::owner,
 };
-use std::sync::Mutex;
 
 /// A weight matrix: packed, or the checkpoint's own bytes.
 #[derive(Debug)]
@@ -33,17 +32,21 @@ pub(super) enum Storage {
 
 /// Bytes of a source that are packed between two reports of progress: some tens of milliseconds on one thread.
 const ROUND: usize = 8 << 20;
+/// Panels that a task packs.
+const TASK: usize = 16;
 
 impl PackedWeight {
     /// Packs a quantised matrix, its panels side by side on `team`; an unquantised one is kept in place. Packed
     /// memory is on the ledger as "derived weights", and the source's bytes are read once, in order, and not kept;
-    /// bytes in place are on it as "weight store".
+    /// bytes in place are on it as "weight store". The packed memory is cut from `region`, so that weights that
+    /// are packed one after another are neighbours.
     ///
     /// [`crate::ErrorKind::Invalid`] where the source's shape and data disagree,
     /// [`crate::ErrorKind::Exhausted`] where the memory isn't to be had, and `progress`'s own error where it stops.
     pub fn pack(
         source: &WeightSource,
         ledger: &Ledger,
+        region: &mut Region,
         team: &Team,
         progress: &mut Progress<'_>,
     ) -> Result<Self> {
@@ -71,7 +74,8 @@ impl PackedWeight {
             Some(shape) => {
                 let groups = cols / GROUP;
                 let panel_bytes = shape.panel_bytes(groups);
-                let mut panels = Buffer::zeroed(ledger, owner::DERIVED, panel_bytes * rows.div_ceil(LANES))?;
+                let bytes = panel_bytes * rows.div_ceil(LANES);
+                let mut panels = Buffer::zeroed_in(region, ledger, owner::DERIVED, bytes)?;
                 let panel_source = row_bytes * LANES;
                 let in_a_round = (ROUND / panel_source).max(1);
                 let rounds = panels
@@ -79,14 +83,12 @@ impl PackedWeight {
                     .zip(source.data.chunks(panel_source * in_a_round));
                 for (round, (panels, rows)) in rounds.enumerate() {
                     progress((round * in_a_round * panel_source) as u64)?;
-                    let panels = panels.chunks_exact_mut(panel_bytes);
-                    let jobs: Vec<_> = panels.zip(rows.chunks(panel_source)).map(Mutex::new).collect();
-                    team.split(jobs.len(), 16, |range| {
-                        for job in &jobs[range] {
-                            if let Ok(mut job) = job.lock() {
-                                let (panel, rows) = &mut *job;
-                                pack_panel(ty, shape, rows, groups, panel);
-                            }
+                    let panels = panels.chunks_mut(panel_bytes * TASK);
+                    let mut tasks: Vec<_> = panels.zip(rows.chunks(panel_source * TASK)).collect();
+                    team.for_each(&mut tasks, |(panels, rows)| {
+                        let panels = panels.chunks_exact_mut(panel_bytes);
+                        for (panel, rows) in panels.zip(rows.chunks(panel_source)) {
+                            pack_panel(ty, shape, rows, groups, panel);
                         }
                     })?;
                 }
