@@ -155,6 +155,30 @@ fn chunks_and_single_tokens_give_the_same_bits_as_the_whole_prompt() {
 }
 
 #[test]
+fn the_same_token_is_drawn_however_the_prompt_was_cut() {
+    let tokens = prompt(40);
+    let row = |range: std::ops::Range<usize>, seed, want| {
+        let mut row = Sequence::new(&tokens[range.clone()], range.start as u32, &[0, 1], want);
+        row.sampling = Sampling {
+            temperature: 3.0,
+            seed,
+            ..Sampling::default()
+        };
+        row
+    };
+    let mut model = cpu(&Tiny::default(), 1);
+    let mut drawn = std::collections::BTreeSet::new();
+    for seed in 0..10 {
+        let (whole, _) = all_logits(&mut model, &[row(0..40, seed, Want::Token)]);
+        all_logits(&mut model, &[row(0..33, seed, Want::Nothing)]);
+        let (cut, _) = all_logits(&mut model, &[row(33..40, seed, Want::Token)]);
+        assert_eq!(whole, cut);
+        drawn.insert(whole[0].sampled.token);
+    }
+    assert!(drawn.len() > 5, "the draws differ from one another");
+}
+
+#[test]
 fn the_number_of_threads_changes_no_bit() {
     let tokens = prompt(50);
     let one = logits_of(&mut cpu(&Tiny::of(TensorType::Q4_1), 1), &tokens);
