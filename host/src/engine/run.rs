@@ -12,7 +12,7 @@ use crate::{
     request::{Event, Failure},
     scheduler::{Counts, Effect, Input, RequestId, Scheduler},
 };
-use met_backend_api::{Batch, RowOutput, Ticket, TokenLogprob, sdk::Output};
+use met_backend_api::{Batch, Error, RowOutput, Ticket, TokenLogprob, sdk::Output};
 use std::{
     collections::{HashMap, VecDeque},
     time::{Duration, Instant},
@@ -35,6 +35,7 @@ pub(super) struct Runner<'a> {
     clients: HashMap<RequestId, Client>,
     /// Steps in flight and when they were submitted.
     tickets: VecDeque<(Ticket, Instant)>,
+    last_ticket: Ticket,
     last_collected: Instant,
     last_refresh: Option<Instant>,
     last_counts: Counts,
@@ -68,6 +69,7 @@ impl<'a> Runner<'a> {
             reserve,
             clients: HashMap::new(),
             tickets: VecDeque::new(),
+            last_ticket: 0,
             last_collected: Instant::now(),
             last_refresh: None,
             last_counts: Counts::default(),
@@ -182,7 +184,15 @@ impl<'a> Runner<'a> {
         let outcome = self.board.calling("submit", || self.device.submit(batch));
         drop(rows);
         match outcome {
+            Ok(ticket) if ticket != self.last_ticket + 1 => {
+                let error = Error::bug(format!(
+                    "the backend calls step {} {ticket}",
+                    self.last_ticket + 1
+                ));
+                self.tell(Input::SubmitFailed { error: &error });
+            }
             Ok(ticket) => {
+                self.last_ticket = ticket;
                 self.tickets.push_back((ticket, submitted));
                 self.tell(Input::Submitted { ticket });
             }

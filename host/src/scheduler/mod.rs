@@ -25,6 +25,8 @@ mod pool;
 mod sequence;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod tests;
 
 pub use limits::{Limits, MAX_TOP_LOGPROBS};
 
@@ -159,7 +161,9 @@ pub struct Scheduler {
     suspects: Vec<RequestId>,
     /// Steps in a row for which the device had no memory.
     exhausted: u32,
-    /// After such a step nothing is admitted until a sequence leaves.
+    /// Rows in a row whose logits were not finite.
+    not_finite: u32,
+    /// After a step without memory nothing is admitted until a sequence leaves.
     hold: bool,
     /// Why the device is not used any more.
     fenced: Option<String>,
@@ -201,6 +205,7 @@ impl Scheduler {
             spare_rows: Vec::new(),
             suspects: Vec::new(),
             exhausted: 0,
+            not_finite: 0,
             hold: false,
             fenced: None,
             totals: Counts::default(),

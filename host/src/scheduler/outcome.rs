@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// Steps in a row that may find no memory before the only sequence left is given up.
 const MAX_EXHAUSTED: u32 = 8;
+/// Rows in a row whose logits may not be finite before it is the device's fault, not the request's.
+const MAX_NOT_FINITE: u32 = 8;
 
 impl Scheduler {
     pub(super) fn submitted(&mut self, ticket: Ticket) {
@@ -129,12 +131,30 @@ impl Scheduler {
         let sequence = &mut self.running[at];
         let id = sequence.id;
         let TokenLogprob { token, logprob } = output.sampled;
-        if output.not_finite || token >= self.limits.vocab_size {
+        if output.not_finite {
             self.totals.not_finite += 1;
-            let failure = Failure::Backend(format!(
-                "the backend computed logits that are no numbers, or token {token}"
-            ));
+            self.not_finite += 1;
+            if self.not_finite >= MAX_NOT_FINITE {
+                return self.fence(
+                    &Error::bug("the backend computes nothing but logits that are no numbers"),
+                    effects,
+                );
+            }
+            let failure = Failure::Backend("the backend computed logits that are no numbers".into());
             return self.leave(id, Some(Event::Failed(failure)), effects);
+        }
+        self.not_finite = 0;
+        let vocab = self.limits.vocab_size;
+        if let Some(token) = top
+            .iter()
+            .map(|entry| entry.token)
+            .chain([token])
+            .find(|token| *token >= vocab)
+        {
+            return self.fence(
+                &Error::bug(format!("the backend sampled token {token} of {vocab}")),
+                effects,
+            );
         }
         if sequence.stop_tokens.contains(&token) {
             return self.leave(id, Some(Event::Finished(FinishReason::Stop)), effects);

@@ -67,28 +67,24 @@ fn smooth(old: Option<f32>, new: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Seconds of the longest step when a device with these costs is fed by the budget.
-    fn longest_step(per_token: f32, decode: f32) -> f32 {
-        let mut pace = Pace::new(512);
-        pace.observe(0, true, Duration::from_secs_f32(decode));
-        let step = |tokens: u32| decode + per_token * tokens as f32;
-        let first = pace.budget(true);
-        pace.observe(first, true, Duration::from_secs_f32(step(first)));
-        (0..50)
-            .map(|_| {
-                let tokens = pace.budget(true);
-                pace.observe(tokens, true, Duration::from_secs_f32(step(tokens)));
-                step(tokens)
-            })
-            .fold(0.0, f32::max)
-    }
+    use proptest::prelude::*;
 
-    #[test]
-    fn steps_of_a_running_stream_stay_near_the_target() {
-        for (per_token, decode) in [(0.002, 0.015), (0.0005, 0.01), (0.004, 0.03)] {
-            let longest = longest_step(per_token, decode);
-            assert!(longest < TARGET_S * 1.2, "{longest} s with {per_token} s a token");
-            assert!(longest > TARGET_S * 0.7, "{longest} s with {per_token} s a token");
+    proptest! {
+        /// Once the device is known, a step takes no longer than the target, and uses it.
+        #[test]
+        fn steps_of_a_running_stream_stay_near_the_target(per_token in 1e-4..4e-3f32, decode in 0.0..0.06f32) {
+            let mut pace = Pace::new(100_000);
+            let step = |tokens: u32| decode + per_token * tokens as f32;
+            pace.observe(0, true, Duration::from_secs_f32(decode));
+            let tokens = pace.budget(true);
+            pace.observe(tokens, true, Duration::from_secs_f32(step(tokens)));
+            for _ in 0..50 {
+                let tokens = pace.budget(true);
+                let seconds = step(tokens);
+                prop_assert!(tokens == LEAST || seconds < TARGET_S * 1.3, "{seconds} s for {tokens} tokens");
+                prop_assert!(seconds > TARGET_S * 0.7, "{seconds} s for {tokens} tokens");
+                pace.observe(tokens, true, Duration::from_secs_f32(seconds));
+            }
         }
     }
 

@@ -1,0 +1,227 @@
+//! What a reader would ask of the scheduler first, one at a time. The [`simulation`](super::simulation) has the rest.
+
+use super::*;
+use crate::request::{FinishReason, Sampling};
+use met_backend_api::{Error, Want};
+
+/// Plans and collects one step at a time; each row samples the token that `answer` gives for its request.
+struct Driver {
+    scheduler: Scheduler,
+    ticket: Ticket,
+    effects: Vec<Effect>,
+}
+
+const LIMITS: Limits = Limits {
+    context: 4096,
+    block_size: 16,
+    block_count: 512,
+    vocab_size: 100,
+    max_running: 8,
+    max_batch_tokens: 256,
+    max_in_flight: 1,
+};
+
+impl Driver {
+    fn new(limits: Limits) -> Self {
+        Self {
+            scheduler: Scheduler::new(limits),
+            ticket: 0,
+            effects: Vec::new(),
+        }
+    }
+
+    fn submit(&mut self, id: u64, prompt: usize, max_tokens: u32) {
+        let request = Request {
+            prompt: vec![1; prompt],
+            max_tokens,
+            sampling: Sampling::default(),
+            stop_tokens: Vec::new(),
+            top_logprobs: None,
+            bias: Vec::new(),
+        };
+        self.tell(Input::Submit {
+            id: RequestId(id),
+            request,
+        });
+    }
+
+    fn tell(&mut self, input: Input<'_>) {
+        self.scheduler.handle(input, &mut self.effects);
+    }
+
+    /// The rows of the next step: whose, and how many tokens.
+    fn plan(&mut self) -> Vec<(u64, usize)> {
+        if !self.scheduler.plan() {
+            return Vec::new();
+        }
+        let ids = self
+            .scheduler
+            .planned
+            .iter()
+            .flat_map(|flight| &flight.rows)
+            .map(|row| row.id.0);
+        ids.zip(self.scheduler.batch())
+            .map(|(id, row)| (id, row.tokens.len()))
+            .collect()
+    }
+
+    /// Runs a step in which each row that samples gives `output`, and which takes `elapsed`.
+    fn step_with(&mut self, output: RowOutput, elapsed: Duration) -> Vec<(u64, usize)> {
+        let planned = self.plan();
+        let sample = |row: &met_backend_api::Row<'_>| {
+            if row.want == Want::Token {
+                output
+            } else {
+                RowOutput::default()
+            }
+        };
+        let outputs: Vec<RowOutput> = self.scheduler.batch().iter().map(sample).collect();
+        self.ticket += 1;
+        self.tell(Input::Submitted { ticket: self.ticket });
+        self.tell(Input::Collected {
+            rows: &outputs,
+            top: &[],
+            elapsed,
+        });
+        planned
+    }
+
+    fn step(&mut self) -> Vec<(u64, usize)> {
+        self.step_with(token(7), Duration::from_millis(10))
+    }
+
+    fn events(&mut self, id: u64) -> Vec<Event> {
+        let own = |Effect::Emit { id: whose, event }: &Effect| (whose.0 == id).then(|| event.clone());
+        self.effects.iter().filter_map(own).collect()
+    }
+}
+
+fn token(token: u32) -> RowOutput {
+    RowOutput {
+        sampled: TokenLogprob { token, logprob: 0.0 },
+        ..RowOutput::default()
+    }
+}
+
+#[test]
+fn a_running_stream_has_a_row_in_every_step_while_a_long_prompt_arrives() {
+    let mut driver = Driver::new(LIMITS);
+    driver.submit(1, 20, 100);
+    driver.step();
+    driver.submit(2, 1400, 100);
+    let mut left = 1400;
+    while left > 0 {
+        let rows = driver.step();
+        assert_eq!(rows[0], (1, 1), "the stream goes on");
+        assert_eq!(rows[1].0, 2);
+        left -= rows[1].1;
+    }
+    assert_eq!(driver.step(), [(1, 1), (2, 1)]);
+}
+
+#[test]
+fn prompts_share_a_step_in_the_order_of_their_arrival() {
+    let mut driver = Driver::new(LIMITS);
+    for id in 1..=3 {
+        driver.submit(id, 120, 4);
+    }
+    assert_eq!(driver.step(), [(1, 120), (2, 120), (3, 16)]);
+    let rows = driver.step();
+    assert_eq!(rows, [(1, 1), (2, 1), (3, 104)]);
+}
+
+#[test]
+fn a_request_ends_at_its_length_or_its_stop_token_and_frees_its_blocks() {
+    let mut driver = Driver::new(LIMITS);
+    driver.submit(1, 40, 2);
+    driver.step();
+    assert_eq!(driver.scheduler.counts().blocks_used, 3);
+    driver.step();
+    let ids: Vec<_> = driver.events(1);
+    assert!(matches!(
+        ids[..],
+        [
+            Event::Token(_),
+            Event::Token(_),
+            Event::Finished(FinishReason::Length)
+        ]
+    ));
+    assert!(driver.scheduler.is_empty());
+    assert_eq!(driver.scheduler.counts().blocks_used, 0);
+    assert_eq!(
+        (
+            driver.scheduler.counts().prompt_tokens,
+            driver.scheduler.counts().generated_tokens
+        ),
+        (40, 2)
+    );
+}
+
+#[test]
+fn a_device_without_memory_for_one_request_fails_it_in_the_end() {
+    let mut driver = Driver::new(LIMITS);
+    driver.submit(1, 200, 2);
+    let mut tried = Vec::new();
+    while driver.events(1).is_empty() {
+        tried.push(driver.plan()[0].1);
+        driver.tell(Input::SubmitFailed {
+            error: &Error::exhausted("no arena"),
+        });
+    }
+    assert!(
+        tried.is_sorted_by(|before, after| before >= after) && tried.len() < 20,
+        "{tried:?}"
+    );
+    assert!(
+        matches!(&driver.events(1)[..], [Event::Failed(Failure::Backend(why))] if why.contains("no arena"))
+    );
+    assert!(!driver.scheduler.is_fenced());
+    driver.submit(2, 20, 1);
+    driver.step();
+    assert_eq!(
+        driver.events(2).last(),
+        Some(&Event::Finished(FinishReason::Length))
+    );
+}
+
+#[test]
+fn logits_that_are_no_numbers_fail_their_request_and_fence_where_all_are() {
+    let mut driver = Driver::new(LIMITS);
+    let bad = RowOutput {
+        not_finite: true,
+        ..token(7)
+    };
+    for id in 1..=7 {
+        driver.submit(id, 5, 9);
+        driver.step_with(bad, Duration::ZERO);
+        assert!(matches!(
+            driver.events(id)[..],
+            [Event::Failed(Failure::Backend(_))]
+        ));
+        assert!(!driver.scheduler.is_fenced());
+    }
+    driver.submit(8, 5, 9);
+    driver.submit(9, 5, 9);
+    driver.step_with(bad, Duration::ZERO);
+    assert!(driver.scheduler.is_fenced());
+    driver.submit(10, 5, 9);
+    for id in 8..=10 {
+        assert!(
+            matches!(driver.events(id)[..], [Event::Failed(Failure::Backend(_))]),
+            "{id}"
+        );
+    }
+    assert!(driver.plan().is_empty());
+    assert_eq!(driver.scheduler.counts().blocks_used, 0);
+}
+
+#[test]
+fn a_token_that_the_model_does_not_have_fences() {
+    let mut driver = Driver::new(LIMITS);
+    driver.submit(1, 5, 9);
+    driver.step_with(token(100), Duration::ZERO);
+    assert!(driver.scheduler.is_fenced());
+    assert!(
+        matches!(&driver.events(1)[..], [Event::Failed(Failure::Backend(why))] if why.contains("token 100"))
+    );
+}
