@@ -94,10 +94,11 @@ impl<'a> Runner<'a> {
         let mut patience = Duration::ZERO;
         loop {
             self.receive(patience);
+            // Published before each wait for the device, so that it is true meanwhile.
             while self.scheduler.plan() {
+                self.publish();
                 self.submit();
             }
-            // Before the wait for the device, so that it is true meanwhile.
             self.publish();
             self.refresh(Instant::now());
             patience = if self.tickets.is_empty() {

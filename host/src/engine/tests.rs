@@ -89,20 +89,19 @@ fn a_request_streams_its_tokens_and_ends() {
 }
 
 #[test]
-fn a_stream_that_is_dropped_gives_its_blocks_back() {
+fn a_stream_that_is_dropped_is_cancelled_within_one_step() {
     let (engine, controls) = start(counting, EngineOptions::default());
-    controls.set_step_time(Duration::from_millis(1));
-    let mut stream = engine.submit(request(&[1; 20], 200)).expect("room");
-    let first = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .expect("a runtime")
-        .block_on(stream.next());
-    assert!(matches!(first, Some(Event::Token(_))));
-    wait_for(&engine, |snapshot| snapshot.counts.blocks_used > 0);
-    drop(stream);
+    controls.hold("collect");
+    let stream = engine.submit(request(&[1; 20], 200)).expect("room");
     wait_for(&engine, |snapshot| {
-        snapshot.counts.blocks_used == 0 && snapshot.counts.active == 0
+        snapshot.call.is_some_and(|(name, _)| name == "collect")
     });
+    assert!(engine.snapshot().counts.blocks_used > 0);
+    drop(stream);
+    controls.release();
+    wait_for(&engine, |snapshot| snapshot.counts.blocks_used == 0);
+    // The step that was on the device came back; no other was made.
+    assert_eq!(engine.snapshot().counts.generated_tokens, 1);
     assert!(engine.shutdown(LONG).is_clean());
 }
 
@@ -140,6 +139,27 @@ fn a_request_that_never_fits_is_refused_and_a_full_line_too() {
         assert_eq!(ids(&all(stream)), (2..11).collect::<Vec<_>>());
     }
     assert!(engine.shutdown(LONG).is_clean());
+}
+
+#[test]
+fn requests_on_their_way_to_the_scheduler_are_in_the_line() {
+    let inbox = Arc::new(Inbox::new(2, 8));
+    let _streams: Vec<_> = (0..2)
+        .map(|_| inbox.submit(request(&[1], 1)).expect("room"))
+        .collect();
+    let mut mail = inbox::Mail::default();
+    inbox.take(&mut mail, Duration::ZERO);
+    assert_eq!(mail.arrivals.len(), 2);
+    assert!(matches!(
+        inbox.submit(request(&[1], 1)),
+        Err(Refused::Full { .. })
+    ));
+    inbox.set_line(1, 7);
+    assert!(inbox.submit(request(&[1], 1)).is_ok());
+    assert!(matches!(
+        inbox.submit(request(&[1], 1)),
+        Err(Refused::Full { retry_after_s: 7 })
+    ));
 }
 
 #[test]
