@@ -14,7 +14,7 @@ pub type Edit<'a> = (&'a str, &'a str, &'a str);
 pub fn plugin(name: &str) -> Result<PathBuf> {
     build(
         &workspace().join("Cargo.toml"),
-        &["-p", "met-tests", "--example", name],
+        &["-p", "met-test-plugins", "--example", name],
         name,
         None,
     )
@@ -83,6 +83,16 @@ libc.workspace = true
 fn build(manifest: &Path, what: &[&str], name: &str, target: Option<&Path>) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    // What cargo tells this test of its own package would have build scripts run again.
+    for (name, _) in std::env::vars_os() {
+        let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+        if name
+            .to_str()
+            .is_some_and(|name| of_package.iter().any(|p| name.starts_with(p)))
+        {
+            command.env_remove(&name);
+        }
+    }
     command.args([
         "build",
         "--offline",

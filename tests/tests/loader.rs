@@ -9,6 +9,7 @@ use met_host::loader::{self, Backend, BackendSource, Builtins, Library, LoadErro
 use met_tests::plugins::{self, Edit};
 use std::{
     fs,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, mpsc},
     thread,
@@ -296,6 +297,46 @@ fn a_library_that_is_linked_to_stay_is_reported_with_the_reason() {
     let reason = "it was linked with -z nodelete".to_owned();
     assert_eq!(library.close(PATIENCE), Unload::Retained { reason });
     assert_ne!(mappings_of("staying"), 0);
+}
+
+#[test]
+fn a_librarys_events_arrive_in_the_hosts_log_with_their_own_place() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let mut library = Library::load(&source(&echo_library())).unwrap();
+    let opener = library.opener();
+    let engine = thread::spawn(move || {
+        let log = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_file(true)
+            .with_line_number(true)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(log, || {
+            opener.open(&OpenSpec::default(), &Services::default()).map(drop)
+        })
+    });
+    engine.join().unwrap().unwrap();
+    assert_eq!(library.close(PATIENCE), Unload::Unmapped);
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert!(
+        text.contains(" INFO echo: ") && text.contains("echo.rs:"),
+        "{text}"
+    );
+    assert!(text.trim_end().ends_with("opened device 0"), "{text}");
+}
+
+/// What a log wrote.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn row(tokens: &[u32]) -> Row<'_> {
