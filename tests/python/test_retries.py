@@ -3,8 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 
-# A prompt that costs nothing, as often as a request may have it.
-MANY = {"prompt": [1000], "n": 128}
+# A prompt that costs nothing.
+PROMPT = [1000]
 
 
 def fill_the_line(client, model):
@@ -12,12 +12,14 @@ def fill_the_line(client, model):
 
     def ask(_):
         try:
-            return client.completions.create(model=model, **MANY, stream=True, extra_body={"ignore_eos": True})
+            return client.completions.create(
+                model=model, prompt=PROMPT, n=8, stream=True, extra_body={"ignore_eos": True}
+            )
         except openai.RateLimitError as refusal:
             return refusal
 
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(ask, range(8)))
+    with ThreadPoolExecutor(80) as pool:
+        answers = list(pool.map(ask, range(80)))
     refusals = [answer for answer in answers if isinstance(answer, openai.RateLimitError)]
     return [answer for answer in answers if answer not in refusals], refusals
 
@@ -31,7 +33,7 @@ def test_the_client_comes_back_when_the_line_was_full(client, url, model):
     patient = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=8, http_client=http_client)
     with patient, ThreadPoolExecutor(1) as pool:
         reply = pool.submit(
-            patient.completions.with_raw_response.create, model=model, **MANY, max_tokens=1
+            patient.completions.with_raw_response.create, model=model, prompt=PROMPT, n=128, max_tokens=1
         )
         assert answered.wait(60)
         for stream in streams:
