@@ -191,7 +191,15 @@ fn what_cannot_be_served_is_one_clear_error() -> Result<()> {
     let cut = folder.path().join("cut.gguf");
     std::fs::write(&cut, &std::fs::read(model_path())?[..1 << 20])?;
     let path = |path: &std::path::Path| path.to_str().map(str::to_owned).context("a path in UTF-8");
+    let pipe = folder.path().join("pipe");
+    ensure!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()?
+            .success()
+    );
     let cases = BTreeMap::from([
+        ("named pipe", vec!["--model".to_owned(), path(&pipe)?]),
         ("backend", vec!["--backend".to_owned(), path(&no_library)?]),
         ("built-in", vec!["--backend".to_owned(), "builtin:tpu".to_owned()]),
         ("model", vec!["--model".to_owned(), path(&cut)?]),

@@ -41,85 +41,90 @@ pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
         .enable_all()
         .build()
         .context("no threads for HTTP")?;
-    runtime.block_on(async {
-        // Taken first: a port that is in use shows before a minute of loading.
-        let listener = TcpListener::bind(args.listen)
-            .await
-            .with_context(|| format!("can't listen on {}; is another server there?", args.listen))?;
-        let address = listener.local_addr()?;
-        let admin = args
-            .admin
-            .clone()
-            .unwrap_or_else(|| default_admin(address.port()));
-        let admin = AdminListener::bind(&admin)
-            .await
-            .context("the operators' listener")?;
-        tracing::info!("operators connect to {}", admin.address()?);
-        let mut stop = Stop::listen()?;
-        let slots = Arc::new(Slots::new());
-        let slot = slots.add(&args.slot);
-        let spec = load_spec(args, backend, &model);
-        let services = Services::new(|Progress { stage, done, total }| {
-            tracing::debug!(stage, done, total, "loading");
-        });
-        let loading = tokio::task::spawn_blocking({
-            let (slot, services) = (slot.clone(), services.clone());
-            move || slot::load(&slot, &spec, &services, || Text::from_checkpoint(&model))
-        });
-        let generation = tokio::select! {
-            loaded = loading => loaded.context("the load panicked; its message is above")??,
-            () = stop.asked() => {
-                services.cancel();
-                anyhow::bail!("stopped while the model was loading");
-            }
-        };
-        log_load(&args.slot, &generation);
-        slot.switch(Some(generation));
+    let served = runtime.block_on(run(args, backend, model));
+    // A load that was given up may still be in a call of the backend; the end doesn't wait for it.
+    runtime.shutdown_timeout(FLUSH);
+    served
+}
 
-        let state = AppState {
-            slots: slots.clone(),
-            api_key: args.api_key.clone(),
-        };
-        let (asked, shutdown) = tokio::sync::oneshot::channel();
-        let mut server = tokio::spawn(http::serve(listener, http::router(state), async {
-            let _ = shutdown.await;
-        }));
-        let for_admin = slots.clone();
-        let (admin_asked, admin_shutdown) = tokio::sync::oneshot::channel::<()>();
-        let admin = tokio::spawn(admin.serve(move |token| admin::router(for_admin, token), async {
-            let _ = admin_shutdown.await;
-        }));
-        announce(&format!("listening on http://{address}"));
+async fn run(args: &ServeArgs, backend: BackendSource, model: PathBuf) -> Result<()> {
+    // Taken first: a port that is in use shows before a minute of loading.
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("can't listen on {}; is another server there?", args.listen))?;
+    let address = listener.local_addr()?;
+    let admin = args
+        .admin
+        .clone()
+        .unwrap_or_else(|| default_admin(address.port()));
+    let admin = AdminListener::bind(&admin)
+        .await
+        .context("the operators' listener")?;
+    tracing::info!("operators connect to {}", admin.address()?);
+    let mut stop = Stop::listen()?;
+    let slots = Arc::new(Slots::new());
+    let slot = slots.add(&args.slot);
+    let spec = load_spec(args, backend, &model);
+    let services = Services::new(|Progress { stage, done, total }| {
+        tracing::debug!(stage, done, total, "loading");
+    });
+    let loading = tokio::task::spawn_blocking({
+        let (slot, services) = (slot.clone(), services.clone());
+        move || slot::load(&slot, &spec, &services, || Text::from_checkpoint(&model))
+    });
+    let generation = tokio::select! {
+        loaded = loading => loaded.context("the load panicked; its message is above")??,
+        () = stop.asked() => {
+            services.cancel();
+            anyhow::bail!("stopped while the model was loading");
+        }
+    };
+    log_load(&args.slot, &generation);
+    slot.switch(Some(generation));
 
-        stop.asked().await;
-        let deadline = Duration::from_secs(args.drain_deadline);
-        tracing::info!(
-            deadline_s = args.drain_deadline,
-            "stopping; running requests may finish; a second signal cuts them"
-        );
-        let _ = asked.send(());
-        let down = tokio::task::spawn_blocking(move || slots.shutdown(deadline));
-        tokio::pin!(down);
-        let reports = tokio::select! {
-            reports = &mut down => reports.context("the teardown panicked; its message is above")?,
-            () = stop.asked() => anyhow::bail!("cut short by a second signal"),
-        };
-        // Every request has its last event by now.
-        if tokio::time::timeout(FLUSH, &mut server).await.is_err() {
-            server.abort();
-        }
-        let _ = admin_asked.send(());
-        if let Ok(ended) = tokio::time::timeout(FLUSH, admin).await {
-            ended.context("the operators' listener panicked")??;
-        }
-        let mut clean = true;
-        for (slot, end) in &reports {
-            clean &= end.teardown.is_clean();
-            log_end(slot, end);
-        }
-        ensure!(clean, "not everything came back; the report is above");
-        Ok(())
-    })
+    let state = AppState {
+        slots: slots.clone(),
+        api_key: args.api_key.clone(),
+    };
+    let (asked, shutdown) = tokio::sync::oneshot::channel();
+    let mut server = tokio::spawn(http::serve(listener, http::router(state), async {
+        let _ = shutdown.await;
+    }));
+    let for_admin = slots.clone();
+    let (admin_asked, admin_shutdown) = tokio::sync::oneshot::channel::<()>();
+    let admin = tokio::spawn(admin.serve(move |token| admin::router(for_admin, token), async {
+        let _ = admin_shutdown.await;
+    }));
+    announce(&format!("listening on http://{address}"));
+
+    stop.asked().await;
+    let deadline = Duration::from_secs(args.drain_deadline);
+    tracing::info!(
+        deadline_s = args.drain_deadline,
+        "stopping; running requests may finish; a second signal cuts them"
+    );
+    let _ = asked.send(());
+    let down = tokio::task::spawn_blocking(move || slots.shutdown(deadline));
+    tokio::pin!(down);
+    let reports = tokio::select! {
+        reports = &mut down => reports.context("the teardown panicked; its message is above")?,
+        () = stop.asked() => anyhow::bail!("cut short by a second signal"),
+    };
+    // Every request has its last event by now.
+    if tokio::time::timeout(FLUSH, &mut server).await.is_err() {
+        server.abort();
+    }
+    let _ = admin_asked.send(());
+    if let Ok(ended) = tokio::time::timeout(FLUSH, admin).await {
+        ended.context("the operators' listener panicked")??;
+    }
+    let mut clean = true;
+    for (slot, end) in &reports {
+        clean &= end.teardown.is_clean();
+        log_end(slot, end);
+    }
+    ensure!(clean, "not everything came back; the report is above");
+    Ok(())
 }
 
 /// One a port, so that servers beside each other don't meet.

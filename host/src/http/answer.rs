@@ -105,12 +105,12 @@ impl Answer {
     }
 }
 
+/// What a choice says next, and whether that was its end.
+type Said = Result<(Delta, Option<FinishReason>), ApiError>;
+
 impl Running {
     /// Takes tokens until there is something to say.
-    fn poll_step(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<(Delta, Option<FinishReason>), ApiError>>> {
+    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Option<Said>> {
         while let Some(events) = &mut self.events {
             let (delta, finish) = match ready!(Pin::new(events).poll_next(context)) {
                 Some(Event::Token(token)) => {

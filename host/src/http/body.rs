@@ -24,6 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// 415 for another content type than JSON (none at all is taken for JSON), 413 for too many bytes, 408 for too
 /// slow a sender.
 pub async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    check_length(headers)?;
     let body = read_all(body, MAX_BODY).await?;
     check_content_type(headers)?;
     Ok(body)
@@ -62,13 +63,25 @@ async fn read(mut body: Body, most: usize) -> Result<Bytes, ApiError> {
         }
     }
     if length > most {
-        return Err(ApiError::with_status(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "body_too_large",
-            format!("a body may have at most {most} bytes"),
-        ));
+        return Err(too_large(most));
     }
     Ok(text.freeze())
+}
+
+fn too_large(most: usize) -> ApiError {
+    let message = format!("a body may have at most {most} bytes");
+    ApiError::with_status(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+}
+
+/// Refuses at once what announces more than would ever be read.
+fn check_length(headers: &HeaderMap) -> Result<(), ApiError> {
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    match announced {
+        Some(length) if length > MAX_DROPPED as u64 => Err(too_large(MAX_BODY)),
+        _ => Ok(()),
+    }
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {

@@ -125,6 +125,9 @@ struct Client {
     passed_over: u32,
 }
 
+/// A step in flight: its ticket, and whose blocks it uses.
+type Submitted = (Ticket, Vec<(RequestId, Vec<u32>)>);
+
 struct World {
     random: Random,
     limits: Limits,
@@ -132,8 +135,7 @@ struct World {
     device: FakeDevice,
     clients: BTreeMap<RequestId, Client>,
     last_id: u64,
-    /// Steps in flight: ticket, and whose blocks they use.
-    flights: VecDeque<(Ticket, Vec<(RequestId, Vec<u32>)>)>,
+    flights: VecDeque<Submitted>,
     /// Faults come with this chance out of 1000.
     trouble: u64,
     exhausted_in_a_row: u32,

@@ -17,10 +17,11 @@ pub(super) enum Source {
 impl Source {
     pub(super) fn map(path: &Path) -> Result<Self> {
         let failed = |e: std::io::Error| Error::invalid(format!("can't be opened: {e}"));
-        let file = fs::File::open(path).map_err(failed)?;
-        if !file.metadata().map_err(failed)?.is_file() {
+        // Before it is opened: opening a named pipe waits for a writer.
+        if !fs::metadata(path).map_err(failed)?.is_file() {
             return Err(Error::invalid("not a regular file"));
         }
+        let file = fs::File::open(path).map_err(failed)?;
         // SAFETY: the mapping is shared and read-only, and nothing here writes to the file. Whoever replaces
         // a model file must do it by renaming a new one over it: cutting a mapped file short raises SIGBUS
         // in every program that maps it.

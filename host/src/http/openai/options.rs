@@ -48,7 +48,8 @@ impl Options {
             seed: seed(fields)?,
             sequence: 0,
             temperature: fields.number("temperature", 0.0..=2.0, 1.0)? as f32,
-            top_p: fields.number("top_p", 0.0..=1.0, 1.0)? as f32,
+            // 0 keeps the most probable token alone, as the smallest number above it does.
+            top_p: (fields.number("top_p", 0.0..=1.0, 1.0)? as f32).max(f32::MIN_POSITIVE),
             min_p: fields.number("min_p", 0.0..=1.0, 0.0)? as f32,
             top_k: fields
                 .integer("top_k", -1..=i64::from(i32::MAX))?

@@ -44,7 +44,7 @@ impl Server {
 
     async fn start_with(options: EngineOptions, api_key: Option<&str>) -> Self {
         let device = FakeDevice::new(64, 16, 8).sampling(|seen| match seen.last().copied() {
-            Some(letter) if (b'a'..b'z').contains(&(letter as u8)) => letter + 1,
+            Some(letter) if (b'a'..=b'y').contains(&(letter as u8)) => letter + 1,
             Some(letter) if letter == u32::from(b'z') => END,
             _ => u32::from(b'a'),
         });
