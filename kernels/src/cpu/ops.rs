@@ -2,7 +2,7 @@
 
 use super::{
     Buffer, Isa, Region, Team,
-    attention::Attention,
+    attention::{Attention, Partial},
     elementwise::{Add, Gated, RmsNorm, Scale},
     kv::{KvCache, Layout},
     linear::{self, PackedWeight, Product, QuantizedRows},
@@ -111,6 +111,8 @@ pub struct CpuStep {
     step: HostStep,
     /// One for each table that the model's layers use.
     angles: RefCell<Vec<Angles>>,
+    /// Room for attention's partial results.
+    partials: RefCell<Vec<Partial>>,
 }
 
 impl Ops for CpuOps {
@@ -201,6 +203,7 @@ impl Ops for CpuOps {
         Ok(CpuStep {
             step: HostStep::new(step)?,
             angles: RefCell::default(),
+            partials: RefCell::default(),
         })
     }
 
@@ -384,7 +387,7 @@ impl Ops for CpuOps {
             step: &step.step,
             q: q.rows(tokens)?,
         };
-        attention.run(&self.team, out.rows_mut(tokens)?)
+        attention.run(&self.team, out.rows_mut(tokens)?, &mut step.partials.borrow_mut())
     }
 
     fn gated(

@@ -11,7 +11,8 @@ mod pass;
 use super::{Isa, Team, kv::KvCache, simd::LANES};
 use crate::{AttentionShape, HostStep, Result, step::HostRow};
 use merge::{Merge, finish};
-use pass::{CHUNK, Partial, Pass, Tile};
+pub(super) use pass::Partial;
+use pass::{CHUNK, Pass, Tile};
 use std::ops::Range;
 
 /// Tokens of a span: a whole number of tiles for any number of heads. A shorter row is cut into chunks.
@@ -53,10 +54,11 @@ struct Merging<'a> {
 }
 
 impl Attention<'_> {
-    /// Computes `out`, like `q` in shape. Shapes and block tables have been checked.
-    pub fn run(&self, team: &Team, mut out: &mut [f32]) -> Result<()> {
+    /// Computes `out`, like `q` in shape. Shapes and block tables have been checked. `partials` is room that
+    /// the next layer can use again.
+    pub fn run(&self, team: &Team, mut out: &mut [f32], partials: &mut Vec<Partial>) -> Result<()> {
         let cols = self.shape.heads * self.shape.head_dim;
-        let mut partials = vec![Partial::default(); self.partials_of_step()];
+        partials.resize(self.partials_of_step(), Partial::default());
         let mut rest = &mut partials[..];
         let (mut tasks, mut merging) = (Vec::new(), Vec::new());
         let mut used = 0;

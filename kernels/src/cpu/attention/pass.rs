@@ -28,7 +28,7 @@ pub(super) const CHUNK: usize = 256;
 
 /// A vector of a partial result. Each query has one with its largest score and its sum of weights in the
 /// first two lanes, then those with the weighted sums of the values.
-pub(super) type Partial = [f32; LANES];
+pub(in crate::cpu) type Partial = [f32; LANES];
 
 /// Queries of one KV head that share the reading of keys and values.
 pub(super) struct Tile {
@@ -107,7 +107,8 @@ impl Kernel for Pass<'_> {
             3 => self.rows::<S, 3>(s),
             4 => self.rows::<S, 4>(s),
             6 => self.rows::<S, 6>(s),
-            _ => self.rows::<S, 12>(s),
+            12 if S::ACCUMULATORS >= 12 => self.rows::<S, 12>(s),
+            rows => unreachable!("tile_rows gives no {rows} queries"),
         }
     }
 }
