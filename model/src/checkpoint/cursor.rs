@@ -19,6 +19,10 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
+    pub(super) fn passed(&self) -> &'a [u8] {
+        &self.bytes[..self.at]
+    }
+
     pub(super) fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }

@@ -2,10 +2,7 @@
 //!
 //! The format is described in ggml's `docs/gguf.md`.
 
-use super::{
-    cursor::Cursor,
-    metadata::{Builder, Metadata},
-};
+use super::{cursor::Cursor, metadata::Metadata};
 use crate::{Error, Result};
 use met_kernels::TensorType;
 use std::{collections::HashMap, ops::Range};
@@ -35,6 +32,8 @@ impl Tensor {
 pub(super) struct Directory {
     pub(super) metadata: Metadata,
     pub(super) tensors: Vec<Tensor>,
+    /// Bytes before the tensors' data, without padding.
+    pub(super) header_bytes: usize,
     by_name: HashMap<String, usize>,
 }
 
@@ -61,20 +60,9 @@ pub(super) fn parse(file: &[u8]) -> Result<Directory> {
     let tensor_count = cursor.count(MIN_ENTRY, format_args!("number of tensors"))?;
     let pair_count = cursor.count(MIN_PAIR, format_args!("number of metadata keys"))?;
 
-    let mut metadata = Builder::default();
-    for i in 0..pair_count {
-        metadata.read(&mut cursor, i)?;
-    }
-    let alignment = match metadata.peek(file, "general.alignment")? {
-        None => DEFAULT_ALIGNMENT,
-        Some(a) if a.is_power_of_two() && (8..=MAX_ALIGNMENT).contains(&a) => a,
-        Some(a) => {
-            return Err(Error::invalid(format!(
-                "metadata key `general.alignment` is {a}, but must be a power of two from 8 to {MAX_ALIGNMENT}"
-            )));
-        }
-    };
-    if let Some(parts) = metadata.peek(file, "split.count")?
+    let metadata = Metadata::read(&mut cursor, pair_count)?;
+    let alignment = alignment(&metadata)?;
+    if let Some(parts) = metadata.get::<u64>("split.count")?
         && parts > 1
     {
         return Err(Error::invalid(format!(
@@ -86,18 +74,29 @@ pub(super) fn parse(file: &[u8]) -> Result<Directory> {
     for i in 0..tensor_count {
         entries.push(Entry::read(&mut cursor, i)?);
     }
-    let header_end = cursor.position();
-    let data_start = (header_end as u64).next_multiple_of(alignment);
+    let header_bytes = cursor.position();
+    let data_start = (header_bytes as u64).next_multiple_of(alignment);
     let tensors = entries
         .into_iter()
         .map(|entry| entry.place(data_start, alignment, file.len() as u64))
         .collect::<Result<Vec<_>>>()?;
     check_overlap(&tensors)?;
     Ok(Directory {
+        metadata,
+        header_bytes,
         by_name: index(&tensors)?,
-        metadata: metadata.finish(&file[..header_end]),
         tensors,
     })
+}
+
+fn alignment(metadata: &Metadata) -> Result<u64> {
+    match metadata.get("general.alignment")? {
+        None => Ok(DEFAULT_ALIGNMENT),
+        Some(a) if u64::is_power_of_two(a) && (8..=MAX_ALIGNMENT).contains(&a) => Ok(a),
+        Some(a) => Err(Error::invalid(format!(
+            "metadata key `general.alignment` is {a}, but must be a power of two from 8 to {MAX_ALIGNMENT}"
+        ))),
+    }
 }
 
 fn check_version(cursor: &mut Cursor<'_>) -> Result<()> {

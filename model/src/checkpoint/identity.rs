@@ -9,7 +9,7 @@ const SAMPLE: usize = 64;
 
 pub(super) fn of(directory: &Directory, file: &[u8]) -> String {
     let mut hash = Sha256::new();
-    hash.update(directory.metadata.header());
+    hash.update(&file[..directory.header_bytes]);
     hash.update((file.len() as u64).to_le_bytes());
     for tensor in &directory.tensors {
         let data = file.get(tensor.range.clone()).unwrap_or_default();

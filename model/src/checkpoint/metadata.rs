@@ -10,7 +10,7 @@ const MAX_NESTING: usize = 4;
 /// A checkpoint's metadata.
 #[derive(Debug, Default)]
 pub struct Metadata {
-    /// The header that `slots` point into.
+    /// The part of the file that `slots` point into.
     header: Vec<u8>,
     slots: HashMap<String, Slot>,
 }
@@ -49,6 +49,22 @@ pub trait FromMetadata<'a>: Sized {
 }
 
 impl Metadata {
+    /// Reads `count` pairs, and keeps a copy of what `cursor` has passed.
+    pub(super) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Self> {
+        let mut slots = HashMap::new();
+        for index in 0..count {
+            let (key, slot) = read_pair(cursor, index)?;
+            if slots.contains_key(&key) {
+                return Err(Error::invalid(format!("metadata key `{key}` occurs twice")));
+            }
+            slots.insert(key, slot);
+        }
+        Ok(Self {
+            header: cursor.passed().to_owned(),
+            slots,
+        })
+    }
+
     /// A key's value; `None` where there is no such key, an error where it is of another type.
     ///
     /// Whole numbers of any width convert where they are in range; `Vec<T>` takes an array of any length.
@@ -91,10 +107,6 @@ impl Metadata {
         keys.sort_unstable();
         keys
     }
-
-    pub(super) fn header(&self) -> &[u8] {
-        &self.header
-    }
 }
 
 impl<'a> Array<'a> {
@@ -124,72 +136,23 @@ struct Slot {
     range: Range<usize>,
 }
 
-/// Collects the pairs of a header while it is parsed.
-#[derive(Default)]
-pub(super) struct Builder(HashMap<String, Slot>);
-
-impl Builder {
-    /// Reads one pair.
-    pub(super) fn read(&mut self, cursor: &mut Cursor<'_>, index: u64) -> Result<()> {
-        let key = cursor.text(format_args!("name of metadata key {index}"))?;
-        if key.is_empty() || key.len() > u16::MAX as usize {
-            return Err(Error::invalid(format!(
-                "name of metadata key {index}: {} bytes long, but 1 to 65535 are allowed",
-                key.len()
-            )));
-        }
-        let ty = ValueType::read(cursor, format_args!("type of metadata key `{key}`"))?;
-        let start = cursor.position();
-        let value = read_value(cursor, ty, 0, format_args!("metadata key `{key}`"))?;
-        let end = cursor.position();
-        let slot = match value {
-            Value::Array(a) => Slot {
-                ty,
-                elements: Some((a.ty, a.count)),
-                range: end - a.bytes.len()..end,
-            },
-            _ => Slot {
-                ty,
-                elements: None,
-                range: start..end,
-            },
-        };
-        if self.0.insert(key.to_owned(), slot).is_some() {
-            return Err(Error::invalid(format!("metadata key `{key}` occurs twice")));
-        }
-        Ok(())
+fn read_pair(cursor: &mut Cursor<'_>, index: u64) -> Result<(String, Slot)> {
+    let key = cursor.text(format_args!("name of metadata key {index}"))?;
+    if key.is_empty() || key.len() > u16::MAX as usize {
+        return Err(Error::invalid(format!(
+            "name of metadata key {index}: {} bytes long, but 1 to 65535 are allowed",
+            key.len()
+        )));
     }
-
-    /// The metadata, on a copy of the header.
-    pub(super) fn finish(self, header: &[u8]) -> Metadata {
-        Metadata {
-            header: header.to_owned(),
-            slots: self.0,
-        }
-    }
-
-    /// A whole number that parsing itself needs.
-    pub(super) fn peek(&self, header: &[u8], key: &str) -> Result<Option<u64>> {
-        let Some(slot) = self.0.get(key) else {
-            return Ok(None);
-        };
-        let bytes = header.get(slot.range.clone()).unwrap_or_default();
-        let value = match slot.elements {
-            None => read_value(
-                &mut Cursor::new(bytes),
-                slot.ty,
-                0,
-                format_args!("metadata key `{key}`"),
-            )?,
-            Some((ty, count)) => Value::Array(Array { ty, count, bytes }),
-        };
-        let found = value.describe();
-        u64::from_value(value).map(Some).ok_or_else(|| {
-            Error::invalid(format!(
-                "metadata key `{key}` must be a whole number, but is {found}"
-            ))
-        })
-    }
+    let ty = ValueType::read(cursor, format_args!("type of metadata key `{key}`"))?;
+    let start = cursor.position();
+    let value = read_value(cursor, ty, 0, format_args!("metadata key `{key}`"))?;
+    let end = cursor.position();
+    let (elements, range) = match value {
+        Value::Array(array) => (Some((array.ty, array.count)), end - array.bytes.len()..end),
+        _ => (None, start..end),
+    };
+    Ok((key.to_owned(), Slot { ty, elements, range }))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Checkpoints: metadata and tensors of a model file.
 //!
 //! A file is mapped, and every length, offset, count and type in it is checked before it is used. The
-//! header (metadata and tensor directory) is then copied, so only tensor data is read from the mapping.
+//! metadata is then copied, so that only tensor data is read from the mapping.
 
 mod cursor;
 mod gguf;
