@@ -38,7 +38,11 @@ impl Pace {
         let tokens = match (self.per_token, decoding) {
             (None, true) => FIRST,
             (None, false) => FIRST_ALONE,
-            (Some(cost), true) => ((TARGET_S - self.decode.unwrap_or(0.0)).max(0.0) / cost) as u32,
+            (Some(cost), true) => {
+                // Half of it at least: where decoding alone takes that long, prompts must not starve.
+                let left = TARGET_S - self.decode.unwrap_or(0.0);
+                (left.max(TARGET_S / 2.0) / cost) as u32
+            }
             (Some(cost), false) => (TARGET_ALONE_S / cost) as u32,
         };
         tokens.max(LEAST).min(self.max_tokens)
@@ -60,7 +64,7 @@ impl Pace {
 
 /// Follows a change within a few steps.
 fn smooth(old: Option<f32>, new: f32) -> f32 {
-    old.map_or(new, |old| old + (new - old) * 0.4)
+    old.map_or(new, |old| old + (new - old) * 0.5)
 }
 
 #[cfg(test)]
@@ -86,6 +90,14 @@ mod tests {
                 pace.observe(tokens, true, Duration::from_secs_f32(seconds));
             }
         }
+    }
+
+    #[test]
+    fn prompts_get_their_share_beside_slow_decoding() {
+        let mut pace = Pace::new(512);
+        pace.observe(0, true, Duration::from_secs(1));
+        pace.observe(100, false, Duration::from_millis(100));
+        assert_eq!(pace.budget(true), 50);
     }
 
     #[test]
