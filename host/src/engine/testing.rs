@@ -180,11 +180,6 @@ impl FakeDevice {
         self.controls.clone()
     }
 
-    /// Steps in flight.
-    pub fn in_flight(&self) -> usize {
-        self.flights.len()
-    }
-
     /// Computes a row: writes its tokens to the cache, and answers from what the cache holds.
     fn compute(&mut self, row: &Row<'_>, written: &mut Vec<usize>) -> Answer {
         let sampled;

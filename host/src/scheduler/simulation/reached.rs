@@ -1,0 +1,63 @@
+//! What the runs came to.
+
+/// How often the runs came to what they are to test.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reached {
+    pub steps: u64,
+    pub stopped: u64,
+    pub lengths: u64,
+    pub cancels: u64,
+    pub pauses: u64,
+    pub preemptions: u64,
+    pub run_ahead: u64,
+    pub exhausted: u64,
+    pub failed_collects: u64,
+    pub invalid: u64,
+    pub fences: u64,
+    pub aborts: u64,
+}
+
+impl Reached {
+    pub fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.stopped += other.stopped;
+        self.lengths += other.lengths;
+        self.cancels += other.cancels;
+        self.pauses += other.pauses;
+        self.preemptions += other.preemptions;
+        self.run_ahead += other.run_ahead;
+        self.exhausted += other.exhausted;
+        self.failed_collects += other.failed_collects;
+        self.invalid += other.invalid;
+        self.fences += other.fences;
+        self.aborts += other.aborts;
+    }
+
+    pub fn everything(&self) -> bool {
+        let Self {
+            steps,
+            stopped,
+            lengths,
+            cancels,
+            pauses,
+            preemptions,
+            ..
+        } = *self;
+        let Self {
+            run_ahead,
+            exhausted,
+            failed_collects,
+            invalid,
+            fences,
+            aborts,
+            ..
+        } = *self;
+        steps > 50_000
+            && [stopped, lengths, cancels, pauses, preemptions, run_ahead]
+                .iter()
+                .all(|n| *n > 300)
+            && [exhausted, failed_collects, invalid].iter().all(|n| *n > 100)
+            && fences > 2
+            && aborts > 2
+    }
+}
