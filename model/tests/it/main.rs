@@ -1,6 +1,7 @@
 //! Tests of a model, from the bytes of its file to the release of its pools.
 
 mod checkpoint;
+mod config;
 mod corruption;
 mod fixtures;
 mod forward;
