@@ -8,7 +8,7 @@ use super::{
     vocabulary::{TokenKind, Vocabulary},
 };
 use aho_corasick::{AhoCorasick, MatchKind};
-use std::{borrow::Cow, collections::HashSet, ops::Range, sync::OnceLock};
+use std::{borrow::Cow, collections::HashSet, ops::Range};
 
 /// Whether a text may name control tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ pub(super) struct SpecialTokens {
     text: Matcher,
     /// Finds every occurrence of a control token, overlapping ones too.
     control: AhoCorasick,
-    control_texts: Vec<String>,
-    /// Proper beginnings and ends of control tokens, made when the first chat needs them.
-    partial: OnceLock<Partial>,
+    beginnings: Beginnings,
+    /// Those of the control tokens read backwards.
+    ends: Beginnings,
 }
 
 struct Matcher {
@@ -55,12 +55,15 @@ struct Matcher {
     tokens: Vec<SpecialToken>,
 }
 
-#[derive(Default)]
-struct Partial {
-    beginnings: HashSet<String>,
-    ends: HashSet<String>,
+/// Texts that are searched by what they begin with.
+struct Beginnings {
+    sorted: Vec<Vec<u8>>,
     longest: usize,
 }
+
+/// Longest control token, and most bytes of all special tokens together.
+const MAX_CONTROL_BYTES: usize = 1024;
+const MAX_SPECIAL_BYTES: usize = 4 << 20;
 
 impl SpecialTokens {
     /// The special tokens of a vocabulary in which they strip no white space.
@@ -85,15 +88,25 @@ impl SpecialTokens {
     pub fn new(mut tokens: Vec<SpecialToken>) -> Result<Self, TextError> {
         // A control token of one character couldn't be told from that character in a client's text.
         tokens.retain(|t| t.text.chars().count() > if t.user_defined { 0 } else { 1 });
-        let control = tokens.iter().filter(|t| !t.user_defined);
-        let control_texts: Vec<String> = control.map(|t| t.text.clone()).collect();
-        let user_defined = tokens.iter().filter(|t| t.user_defined).cloned().collect();
+        let total: usize = tokens.iter().map(|t| t.text.len()).sum();
+        let control = || {
+            tokens
+                .iter()
+                .filter(|t| !t.user_defined)
+                .map(|t| t.text.as_bytes())
+        };
+        if total > MAX_SPECIAL_BYTES || control().any(|text| text.len() > MAX_CONTROL_BYTES) {
+            return Err(TextError::Checkpoint(format!(
+                "the vocabulary's special tokens have {total} bytes; {MAX_SPECIAL_BYTES} are allowed, and \
+                 {MAX_CONTROL_BYTES} for a control token"
+            )));
+        }
         Ok(Self {
-            text: Matcher::new(user_defined)?,
+            text: Matcher::new(tokens.iter().filter(|t| t.user_defined).cloned().collect())?,
+            control: automaton(MatchKind::Standard, control())?,
+            beginnings: Beginnings::new(control().map(<[u8]>::to_vec)),
+            ends: Beginnings::new(control().map(|text| text.iter().rev().copied().collect())),
             parse: Matcher::new(tokens)?,
-            control: automaton(MatchKind::Standard, &control_texts)?,
-            control_texts,
-            partial: OnceLock::new(),
         })
     }
 
@@ -119,19 +132,20 @@ impl SpecialTokens {
         fragments.retain(|f| !f.range.is_empty());
         (clean, fragments)
     }
+}
 
-    fn partial(&self) -> &Partial {
-        self.partial.get_or_init(|| {
-            let mut partial = Partial::default();
-            for text in &self.control_texts {
-                partial.longest = partial.longest.max(text.len());
-                for (i, _) in text.char_indices().skip(1) {
-                    partial.beginnings.insert(text[..i].to_owned());
-                    partial.ends.insert(text[i..].to_owned());
-                }
-            }
-            partial
-        })
+impl Beginnings {
+    fn new(texts: impl Iterator<Item = Vec<u8>>) -> Self {
+        let mut sorted: Vec<_> = texts.collect();
+        sorted.sort_unstable();
+        let longest = sorted.iter().map(Vec::len).max().unwrap_or(0);
+        Self { sorted, longest }
+    }
+
+    /// Whether one of the texts begins with `part`.
+    fn have(&self, part: &[u8]) -> bool {
+        let first = self.sorted.partition_point(|text| text.as_slice() < part);
+        self.sorted.get(first).is_some_and(|text| text.starts_with(part))
     }
 }
 
@@ -238,17 +252,15 @@ impl<'a> Guard<'a> {
     /// Before an end of a control token that the text begins with, and after a beginning that it ends with;
     /// white space at the borders aside, which templates trim.
     fn borders(&self, text: &str) -> impl Iterator<Item = usize> + use<> {
-        let Partial {
-            beginnings,
-            ends,
-            longest,
-        } = self.tokens.partial();
+        let SpecialTokens { beginnings, ends, .. } = self.tokens;
+        let body = text.trim().as_bytes();
         let start = text.len() - text.trim_start().len();
-        let body = text.trim();
-        let lengths = || 1..=body.len().min(*longest);
-        let completes = lengths().any(|n| body.get(..n).is_some_and(|s| ends.contains(s)));
-        let begins = lengths().any(|n| body.get(body.len() - n..).is_some_and(|s| beginnings.contains(s)));
         let end = start + body.len();
+        let near = body.len().min(beginnings.longest);
+        let mut head = body[..near].to_vec();
+        head.reverse();
+        let completes = (0..near).any(|i| ends.have(&head[i..]));
+        let begins = (1..=near).any(|n| beginnings.have(&body[body.len() - n..]));
         completes
             .then_some(start)
             .into_iter()

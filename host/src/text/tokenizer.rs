@@ -39,7 +39,12 @@ impl Tokenizer {
         let vocabulary = Arc::new(source.vocabulary());
         let (encoder, adds_bos): (Box<dyn Encoder>, bool) = match source.model {
             "gpt2" => {
-                let pre_tokenizer = PreTokenizer::named(source.pre.unwrap_or("default"))?;
+                let pre_tokenizer = PreTokenizer::named(source.pre.unwrap_or_else(|| {
+                    tracing::warn!(
+                        "the model names no pre-tokenizer; without the right one its answers are worse"
+                    );
+                    "default"
+                }))?;
                 let adds_bos = pre_tokenizer.adds_bos;
                 let encoder = BytePair::new(source, vocabulary.clone(), pre_tokenizer);
                 (Box::new(encoder), adds_bos)

@@ -106,6 +106,29 @@ fn chats_with_tools_have_a_template_of_their_own() {
 }
 
 #[test]
+fn known_names_end_an_output() {
+    let stops = |tokens| {
+        let model = ("ggml.model", Entry::Text("gpt2"));
+        let text = gguf(&[model, ("ggml.tokens", Entry::Texts(tokens))]).unwrap();
+        text.stop_tokens().to_vec()
+    };
+    assert_eq!(stops(&["a", "<|eot_id|>", "<|end|>"]), [1, 2]);
+    // There it ends a message inside of a turn.
+    assert_eq!(stops(&["<|end|>", "<|return|>", "</s>"]), [1]);
+}
+
+#[test]
+fn vocabularies_with_monstrous_special_tokens_are_refused() {
+    let long = "x".repeat(2000);
+    let entries = [
+        ("ggml.model", Entry::Text("gpt2")),
+        ("ggml.tokens", Entry::Texts(&[&long])),
+        ("ggml.token_type", Entry::Kinds(&[3])),
+    ];
+    assert!(matches!(gguf(&entries), Err(TextError::Checkpoint(_))));
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let model = || ("ggml.model", Entry::Text("gpt2"));
     let tokens = || ("ggml.tokens", Entry::Texts(&TOKENS));
