@@ -70,7 +70,10 @@ impl Text {
     fn new(tokenizer: Tokenizer, names: TokenNames, mut stop_tokens: Vec<u32>, templates: Templates) -> Self {
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
-        let format = |source: &str| ChatFormat::new(source, names.clone(), &tokenizer);
+        let format = |source: &str| {
+            let format = ChatFormat::new(source, names.clone(), &tokenizer);
+            format.inspect_err(|error| tracing::warn!("{error}; chats that need it are refused"))
+        };
         let has = |name: &str| find(tokenizer.vocabulary(), name).is_some();
         Self {
             format: match templates.chat.as_deref() {
