@@ -42,14 +42,14 @@ unsafe impl<T: Element> Send for Buffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Element> Sync for Buffer<T> {}
 
-/// From this size on, huge pages are asked for: a KV cache is read across its whole length every token.
+/// From this size on, huge pages may be asked for.
 const HUGE: usize = 4 << 20;
 
 impl<T: Element> Buffer<T> {
     /// `len` zeros, on the ledger under `owner`. [`crate::ErrorKind::Exhausted`] where the limit or the
     /// system refuses.
     pub fn zeroed(ledger: &Ledger, owner: &str, len: usize) -> Result<Self> {
-        Self::with_pages(ledger, owner, len, map_pages)
+        Self::with_pages(ledger, owner, len, |bytes| map_pages(bytes, false))
     }
 
     /// The same, cut from a region.
@@ -123,8 +123,9 @@ pub(super) unsafe fn unmap_pages(address: usize, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// New zeroed pages; a dangling pointer for no bytes.
-pub(super) fn map_pages(bytes: usize) -> std::io::Result<NonNull<libc::c_void>> {
+/// New zeroed pages; a dangling pointer for no bytes. `huge` wishes for huge ones, which suit what is written
+/// whole: a cache that fills slowly would take a huge page for each block.
+pub(super) fn map_pages(bytes: usize, huge: bool) -> std::io::Result<NonNull<libc::c_void>> {
     if bytes == 0 {
         return Ok(NonNull::<[u64; 512]>::dangling().cast());
     }
@@ -143,7 +144,7 @@ pub(super) fn map_pages(bytes: usize) -> std::io::Result<NonNull<libc::c_void>> 
         return Err(std::io::Error::last_os_error());
     }
     #[cfg(target_os = "linux")]
-    if bytes >= HUGE {
+    if huge && bytes >= HUGE {
         // SAFETY: the range is the mapping made above. The advice is a wish: where it is refused,
         // ordinary pages serve, so the result doesn't matter.
         unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };

@@ -24,7 +24,7 @@ impl Region {
         // SAFETY: asks for a constant of the system.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(HUGE_PAGE);
         if bytes == 0 {
-            return map_pages(0);
+            return map_pages(0, false);
         }
         let bytes = bytes
             .checked_next_multiple_of(page)
@@ -41,7 +41,7 @@ impl Region {
     /// `bytes` that begin at a huge page's border.
     fn reserve(bytes: usize) -> io::Result<Self> {
         let whole = bytes.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
-        let start = map_pages(whole)?.as_ptr() as usize;
+        let start = map_pages(whole, true)?.as_ptr() as usize;
         let before = start.next_multiple_of(HUGE_PAGE) - start;
         // SAFETY: a part of the new mapping that nobody will be given. A failure leaves address space, no memory.
         let _ = unsafe { unmap_pages(start, before) };
