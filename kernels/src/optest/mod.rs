@@ -66,12 +66,11 @@ impl Random {
         (self.bits() >> 33) as usize % end
     }
 
-    /// About normal, as a sum of uniform values; its variance is 1.
+    /// About normal, as a sum of four uniform values; its variance is 1.
     pub fn normal(&mut self) -> f32 {
-        let sum: f64 = (0..12)
-            .map(|_| (self.bits() >> 11) as f64 / (1u64 << 53) as f64)
-            .sum();
-        (sum - 6.0) as f32
+        let bits = self.bits();
+        let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xFFFF).sum();
+        (sum as f32 / 65535.0 - 2.0) * 3f32.sqrt()
     }
 
     /// `len` normal values.
@@ -91,7 +90,10 @@ impl Random {
 
 /// A matrix of f32.
 pub fn f32_weight<O: Ops>(ops: &mut O, values: &[f32], rows: usize, cols: usize) -> O::Weight {
-    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let mut bytes = Vec::with_capacity(size_of_val(values));
+    values
+        .iter()
+        .for_each(|x| bytes.extend_from_slice(&x.to_le_bytes()));
     let source = WeightSource {
         name: "test".into(),
         ty: TensorType::F32,

@@ -127,8 +127,7 @@ impl Attention<'_> {
 
     /// One KV head of some tokens; `out` is theirs, all heads of it.
     fn span(&self, row: &HostRow, tokens: Range<usize>, kv_head: usize, out: &mut [f32]) {
-        let (group, head_dim) = (self.group(), self.shape.head_dim);
-        let mut query = 0;
+        let mut first = 0;
         for tile in self.tiles(row, tokens, kv_head) {
             let size = tile.rows() * self.stride();
             let mut total = vec![Partial::default(); size];
@@ -143,11 +142,8 @@ impl Attention<'_> {
                     part: &part,
                 });
             }
-            for total in total.chunks_exact(self.stride()) {
-                let head = query / group * self.shape.heads + kv_head * group + query % group;
-                finish(total, &mut out[head * head_dim..][..head_dim]);
-                query += 1;
-            }
+            self.finish(kv_head, first, &total, out);
+            first += tile.rows();
         }
     }
 
@@ -164,8 +160,7 @@ impl Attention<'_> {
 
     /// Merges the chunks of a row in the order of their positions.
     fn merge(&self, row: &HostRow, partials: &[Partial], out: &mut [f32]) {
-        let (group, head_dim, stride) = (self.group(), self.shape.head_dim, self.stride());
-        let queries = row.tokens.len() * group;
+        let (queries, stride) = (row.tokens.len() * self.group(), self.stride());
         let mut total = vec![Partial::default(); queries * stride];
         let of_head = self.chunks_of(row).len() * queries * stride;
         for (kv_head, partials) in partials.chunks_exact(of_head).enumerate() {
@@ -177,10 +172,16 @@ impl Attention<'_> {
                     part,
                 });
             }
-            for (query, total) in total.chunks_exact(stride).enumerate() {
-                let head = query / group * self.shape.heads + kv_head * group + query % group;
-                finish(total, &mut out[head * head_dim..][..head_dim]);
-            }
+            self.finish(kv_head, 0, &total, out);
+        }
+    }
+
+    /// Writes the results of a KV head's queries, from `first` on, to the heads that they belong to.
+    fn finish(&self, kv_head: usize, first: usize, totals: &[Partial], out: &mut [f32]) {
+        let (group, dims) = (self.group(), self.shape.head_dim);
+        for (query, total) in (first..).zip(totals.chunks_exact(self.stride())) {
+            let head = query / group * self.shape.heads + kv_head * group + query % group;
+            finish(total, &mut out[head * dims..][..dims]);
         }
     }
 
