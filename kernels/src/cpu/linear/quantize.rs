@@ -154,12 +154,18 @@ impl QuantizeTile<'_> {
     #[inline(always)]
     fn quantize<S: Simd, const HEIGHT: usize>(self, s: S) {
         let (words, _) = self.words.as_chunks_mut::<HEIGHT>();
-        for (group, words) in words.chunks_exact_mut(GROUP_WORDS).enumerate() {
-            for row in 0..HEIGHT {
-                if let Some(values) = self.x[row * self.cols + group * GROUP..].first_chunk() {
-                    for (words, word) in words.iter_mut().zip(quantize_group(s, values)) {
-                        words[row] = word;
-                    }
+        let groups = self.cols / GROUP;
+        // All scales of a row before its codes: each is a long chain of dependent steps, and as short loops
+        // several of them overlap.
+        for (row, x) in self.x.chunks_exact(self.cols).take(HEIGHT).enumerate() {
+            let (x, _) = x.as_chunks::<GROUP>();
+            for (words, x) in words.chunks_exact_mut(GROUP_WORDS).zip(x).take(groups) {
+                words[PAIRS + Field::Scale as usize][row] = scale_of(s, x).to_bits();
+            }
+            for (words, x) in words.chunks_exact_mut(GROUP_WORDS).zip(x).take(groups) {
+                let scale = f32::from_bits(words[PAIRS + Field::Scale as usize][row]);
+                for (words, word) in words.iter_mut().zip(quantize_group(s, x, scale)) {
+                    words[row] = word;
                 }
             }
         }
@@ -170,26 +176,29 @@ impl QuantizeTile<'_> {
 /// the nearest integer, ties to even.
 const ROUND: f32 = 12_582_912.0;
 
+/// What the largest value of a group makes its scale.
+#[inline(always)]
+fn scale_of<S: Simd>(s: S, values: &[f32; GROUP]) -> f32 {
+    let (halves, _) = values.as_chunks::<LANES>();
+    let magnitude = |x| s.max(x, s.sub(s.splat(0.0), x));
+    let (x, y) = (magnitude(s.load(&halves[0])), magnitude(s.load(&halves[1])));
+    let largest = s.max_lane(s.max(x, y));
+    if largest < TINY { 0.0 } else { largest / MAX_CODE }
+}
+
 /// The words of one group of one row.
 #[inline(always)]
-fn quantize_group<S: Simd>(s: S, values: &[f32; GROUP]) -> [u32; GROUP_WORDS] {
+fn quantize_group<S: Simd>(s: S, values: &[f32; GROUP], mut scale: f32) -> [u32; GROUP_WORDS] {
     let mut words = [0; GROUP_WORDS];
     let (halves, _) = values.as_chunks::<LANES>();
-    let (x, y) = (s.load(&halves[0]), s.load(&halves[1]));
-    let magnitude = |x| s.max(x, s.sub(s.splat(0.0), x));
-    let largest = s.max_lane(s.max(magnitude(x), magnitude(y)));
-    let (scale, inverse) = if largest < TINY {
-        (0.0, 0.0)
-    } else {
-        (largest / MAX_CODE, MAX_CODE / largest)
-    };
-    let codes = |x| s.fma(x, s.splat(inverse), s.splat(ROUND));
-    let (x, y) = (codes(x), codes(y));
+    let inverse = s.splat(if scale > 0.0 { 1.0 / scale } else { 0.0 });
+    let codes = |x| s.fma(s.load(x), inverse, s.splat(ROUND));
+    let (x, y) = (codes(&halves[0]), codes(&halves[1]));
     words[..PAIRS / 2].copy_from_slice(&s.low_halves(x));
     words[PAIRS / 2..PAIRS].copy_from_slice(&s.low_halves(y));
     // Sums of codes are whole numbers below 2^21, so floats hold them.
     let sum = |x| s.sum(s.sub(x, s.splat(ROUND)));
-    let (mut first, mut second, mut scale) = (sum(x), sum(y), scale);
+    let (mut first, mut second) = (sum(x), sum(y));
     if (first + second).is_nan() {
         // A value is NaN or infinite (its code is inf * 0): all outputs that the row has a part in become NaN.
         (first, second, scale) = (0.0, 0.0, f32::NAN);
