@@ -17,6 +17,8 @@ pub const MAX_BODY: usize = 4 << 20;
 const MAX_DROPPED: usize = 64 << 20;
 /// Time for a whole body.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for one that is of no use.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads a body of JSON text.
 ///
@@ -32,8 +34,8 @@ pub async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiErro
 
 /// Reads a body that is of no use. A connection that is closed while its client still writes loses the answer.
 pub async fn discard(body: Body) {
-    // Whatever is wrong with it, the answer says something else.
-    let _ = read_all(body, 0).await;
+    // Whatever is wrong with it, the answer says something else, and soon.
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, read(body, 0)).await;
 }
 
 /// Reads a body to its end, keeping at most `most` bytes; more of them are an error.
