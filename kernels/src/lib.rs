@@ -1,5 +1,5 @@
 //! What is computed: the operations that a forward pass is written over ([`Ops`]), their CPU
-//! implementation ([`cpu`]) and a plain reference that sums in f64 ([`reference`]).
+//! implementation ([`cpu`]) and a plain reference that sums in f64 ([`mod@reference`]).
 
 pub mod cpu;
 pub mod error;
