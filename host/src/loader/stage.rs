@@ -176,6 +176,19 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_on_disk_is_private_and_goes_with_its_owner() {
+        use std::os::unix::fs::PermissionsExt;
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("stage");
+        let source = File::open("/proc/self/exe").unwrap();
+        let staged = Staged::on_disk(source, &folder, unique_name(Path::new("libx.so"))).unwrap();
+        assert_eq!(fs::read(&staged.path).unwrap(), library());
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        drop(staged);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    }
+
+    #[test]
     fn what_is_no_whole_library_is_refused_by_name() {
         let whole = library();
         let (script, stub, cut) = (
