@@ -53,6 +53,7 @@ fn measure(sequences: u32) -> Vec<Duration> {
             .map(|seed| {
                 let request = Request {
                     prompt: vec![1; 8],
+                    generated: 0,
                     max_tokens: TOKENS,
                     sampling: Sampling {
                         seed: seed.into(),

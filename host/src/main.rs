@@ -16,6 +16,12 @@ fn main() -> ExitCode {
         Some(Command::Serve(args)) => cli::serve(args, &builtins),
         Some(Command::Bench(args)) => cli::bench(args, &builtins),
         Some(Command::Fetch(args)) => cli::fetch(args),
+        Some(Command::Operate(what)) => match cli::operate(what) {
+            Ok(true) => Ok(()),
+            // It has said why.
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

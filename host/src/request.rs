@@ -7,9 +7,13 @@ pub use met_backend_api::Sampling;
 /// What a client asks for, in tokens. One request gives one sequence; a choice of `n` is a request of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// The prompt; at least one token.
+    /// The prompt; at least one token. What was generated before stands at its end.
     pub prompt: Vec<u32>,
-    /// Most tokens to generate; at least 1. Prompt and output together fit the model's context.
+    /// How many tokens at the end of `prompt` were generated, and given to the client, before: more than 0 in
+    /// a request that goes on elsewhere.
+    pub generated: u32,
+    /// Most tokens to generate, those before included; more than `generated`. Prompt and output together fit
+    /// the model's context.
     pub max_tokens: u32,
     /// How to choose tokens.
     pub sampling: Sampling,
@@ -64,6 +68,8 @@ pub enum Event {
     Finished(FinishReason),
     /// The end, without success.
     Failed(Failure),
+    /// The end here: the request, with all that it has given, is to go on in another generation.
+    Moved(Box<Request>),
 }
 
 /// Why a request was not accepted.

@@ -2,8 +2,10 @@
 
 pub mod plugins;
 pub mod server;
+mod texts;
 
 pub use server::Server;
+pub use texts::{Bytes, NoText};
 
 use met_host::fetch::{self, ModelSource};
 use std::{

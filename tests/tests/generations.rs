@@ -5,9 +5,10 @@ use met_host::{
     engine::{EngineOptions, EngineState, EventStream},
     loader::{BackendSource, Builtins, Services, Unload},
     request::{Event, Failure, FinishReason, Refused, Request, Sampling},
-    slot::{Generation, LoadFailure, LoadSpec, Slot, Slots, load},
+    slot::{Generation, LoadProblem, LoadSpec, Slot, Slots, load},
 };
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use met_tests::{Bytes, NoText};
+use std::{sync::Arc, time::Duration};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -32,23 +33,22 @@ fn spec(script: &str) -> LoadSpec {
             teardown: Duration::from_millis(500),
             ..EngineOptions::default()
         },
+        deadline: LONG,
     }
 }
 
-fn slot() -> Arc<Slot<()>> {
+fn slot<T>() -> Arc<Slot<T>> {
     Slots::new().add("chat")
 }
 
-fn generation(script: &str) -> Arc<Generation<()>> {
-    load(&slot(), &spec(script), &Services::default(), || {
-        Ok::<_, Infallible>(())
-    })
-    .expect("it loads")
+fn generation(script: &str) -> Arc<Generation<Bytes>> {
+    load(&slot::<Bytes>(), &spec(script), &Services::default()).expect("it loads")
 }
 
 fn request(prompt: u32, max_tokens: u32) -> Request {
     Request {
         prompt: (0..prompt).map(|at| at % 300).collect(),
+        generated: 0,
         max_tokens,
         sampling: Sampling::default(),
         stop_tokens: Vec::new(),
@@ -70,7 +70,7 @@ fn all(mut stream: EventStream) -> Vec<Event> {
     })
 }
 
-fn answer(generation: &Generation<()>, prompt: u32, max_tokens: u32) -> Vec<Event> {
+fn answer(generation: &Generation<Bytes>, prompt: u32, max_tokens: u32) -> Vec<Event> {
     all(generation
         .engine()
         .submit(request(prompt, max_tokens))
@@ -232,23 +232,18 @@ fn failed_teardown_steps_are_reported_and_do_not_stop_it() {
 fn a_load_can_be_cancelled_and_a_failed_one_tells_why() {
     let services = Services::default();
     let cancel = services.clone();
-    let loading = std::thread::spawn(move || {
-        load(&slot(), &spec("set load_ms 60000"), &services, || {
-            Ok::<_, Infallible>(())
-        })
-        .err()
-    });
+    let loading =
+        std::thread::spawn(move || load(&slot::<Bytes>(), &spec("set load_ms 60000"), &services).err());
     cancel.cancel();
     let cancelled = loading.join().expect("no panic");
     assert!(
-        matches!(cancelled, Some(LoadFailure::Backend { error, .. }) if error.kind == ErrorKind::Cancelled)
+        matches!(cancelled.map(|failure| failure.problem), Some(LoadProblem::Backend { error, .. }) if error.kind == ErrorKind::Cancelled)
     );
 
     let failed = load(
-        &slot(),
+        &slot::<Bytes>(),
         &spec("at load_model 1 fail exhausted 9 GB are missing"),
         &Services::default(),
-        || Ok::<_, Infallible>(()),
     );
     assert_eq!(
         failed.err().map(|error| error.to_string()).as_deref(),
@@ -256,9 +251,11 @@ fn a_load_can_be_cancelled_and_a_failed_one_tells_why() {
     );
 
     // Its load is cancelled, else this would take a minute.
-    let no_text = load(&slot(), &spec("set load_ms 60000"), &Services::default(), || {
-        Err::<(), _>("no tokenizer")
-    });
+    let no_text = load(
+        &slot::<NoText>(),
+        &spec("set load_ms 60000"),
+        &Services::default(),
+    );
     assert_eq!(
         no_text.err().map(|error| error.to_string()).as_deref(),
         Some("no tokenizer")

@@ -35,6 +35,21 @@ impl FromStr for AdminAddress {
     }
 }
 
+impl std::fmt::Display for AdminAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// The socket of a server on `port` that was given no other. One a port, so that servers beside each other don't meet.
+pub(crate) fn default_path(port: u16) -> PathBuf {
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    folder.join(format!("met-host-{port}.sock"))
+}
+
 /// The bound listener.
 pub struct AdminListener {
     socket: Socket,

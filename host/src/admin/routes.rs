@@ -1,42 +1,68 @@
 //! The operators' routes.
 
-use super::AdminListener;
+use super::{AdminListener, events, show};
 use crate::{
-    engine::Snapshot,
+    config::{Reloader, SlotConfig},
     http::ApiError,
-    slot::{Slot, Slots},
+    loader::Builtins,
+    slot::swap::{Begun, InFlight, NotCancelled, Order, Refusal, Supervisor},
     text::Text,
 };
 use axum::{
     Json, Router,
-    extract::{Path, Request, State},
+    body::Bytes,
+    extract::{Path, Query, Request, State},
     http::{StatusCode, header},
     middleware::{Next, from_fn},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{delete, get, post},
 };
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
 use std::sync::Arc;
 
-/// The routes; with a token, each asks for it as `Authorization: Bearer …`.
+/// What the routes need.
+pub struct Operators {
+    /// Carries orders out.
+    pub supervisor: Arc<Supervisor<Text>>,
+    /// Reads the configuration file again.
+    pub reloader: Reloader<Text>,
+    /// The backends that need no library.
+    pub builtins: Builtins,
+}
+
+type Shared = State<Arc<Operators>>;
+
+/// The routes; with a token, each asks for it as `Authorization: Bearer …`. Those that change something answer once
+/// it is done, with the report; with `?wait=false` at once, with the swap's number.
 ///
-/// | route | answer |
+/// | route | what |
 /// | --- | --- |
-/// | `GET /slots` | every slot: its generation, model, device, requests, memory |
+/// | `GET /slots` | every slot: its generation, model, device, requests, memory; and what is stuck |
 /// | `GET /slots/{slot}/ledger` | every live entry of its backend's ledger |
-pub fn router(slots: Arc<Slots<Text>>, token: Option<String>) -> Router {
+/// | `POST /slots/{slot}` | a new slot |
+/// | `POST /slots/{slot}/swap` | another backend or model |
+/// | `DELETE /slots/{slot}` | drain and unload |
+/// | `GET /swaps/{id}` | the report of a swap that has ended |
+/// | `POST /swaps/{id}/cancel` | give the candidate up |
+/// | `POST /reload` | read the configuration file again and apply the difference |
+/// | `GET /events` | what happens, as server-sent events |
+pub fn router(operators: Arc<Operators>, token: Option<String>) -> Router {
     let router = Router::new()
         .route("/slots", get(list))
+        .route("/slots/{slot}", delete(unload).post(load))
         .route("/slots/{slot}/ledger", get(ledger))
-        .fallback(|| async { not_found("there is no such route; see GET /slots") })
+        .route("/slots/{slot}/swap", post(swap))
+        .route("/swaps/{id}", get(report))
+        .route("/swaps/{id}/cancel", post(cancel))
+        .route("/reload", post(reload))
+        .route("/events", get(stream))
+        .fallback(|| async { not_found("there is no such route; see the README, or GET /slots") })
         .method_not_allowed_fallback(|| async {
-            ApiError::with_status(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method_not_allowed",
-                "this route is for GET",
-            )
+            let say = "this route does not take this method; see the README";
+            ApiError::with_status(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", say)
         })
-        .with_state(slots);
+        .with_state(operators);
     match token {
         None => router,
         Some(token) => router.layer(from_fn(move |request, next| check(token.clone(), request, next))),
@@ -60,55 +86,144 @@ async fn check(token: String, request: Request, next: Next) -> Response {
     }
 }
 
-async fn list(State(slots): State<Arc<Slots<Text>>>) -> Json<Vec<Value>> {
-    Json(slots.all().iter().map(|slot| describe(slot)).collect())
+async fn list(State(operators): Shared) -> Response {
+    Json(show::slots(&operators.supervisor)).into_response()
 }
 
-async fn ledger(State(slots): State<Arc<Slots<Text>>>, Path(name): Path<String>) -> Response {
-    let Some(slot) = slots.get(&name) else {
-        return not_found("there is no slot of this name; see GET /slots").into_response();
-    };
+async fn ledger(State(operators): Shared, Path(name): Path<String>) -> Result<Response, ApiError> {
+    let slot = operators.supervisor.slots().get(&name);
+    let slot = slot.ok_or_else(|| not_found("there is no slot of this name; see GET /slots"))?;
     let entries = slot
         .current()
         .map(|generation| generation.engine().snapshot().ledger)
         .unwrap_or_default();
-    Json(json!({"slot": name, "entries": entries})).into_response()
+    Ok(Json(json!({"slot": name, "entries": entries})).into_response())
+}
+
+async fn load(
+    State(operators): Shared,
+    Path(name): Path<String>,
+    Query(wait): Query<Wait>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let order = parse(&body)?.order(None, &operators.builtins).map_err(invalid)?;
+    operators.carry_out(&name, Order::Load(order), wait).await
+}
+
+async fn swap(
+    State(operators): Shared,
+    Path(name): Path<String>,
+    Query(wait): Query<Wait>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let base = operators
+        .supervisor
+        .slots()
+        .get(&name)
+        .and_then(|slot| slot.spec());
+    let order = parse(&body)?
+        .order(base.as_ref(), &operators.builtins)
+        .map_err(invalid)?;
+    operators.carry_out(&name, Order::Swap(order), wait).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UnloadQuery {
+    in_flight: Option<InFlight>,
+    drain_deadline_s: Option<f64>,
+    wait: Option<bool>,
+}
+
+async fn unload(
+    State(operators): Shared,
+    Path(name): Path<String>,
+    query: Result<Query<UnloadQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|error| invalid(error.body_text()))?;
+    let config = SlotConfig {
+        drain_deadline_s: query.drain_deadline_s,
+        ..SlotConfig::default()
+    };
+    let order = Order::Unload {
+        in_flight: query.in_flight.unwrap_or_default(),
+        drain_deadline: config.drain_deadline().map_err(invalid)?,
+    };
+    operators.carry_out(&name, order, Wait { wait: query.wait }).await
+}
+
+async fn report(State(operators): Shared, Path(id): Path<u64>) -> Result<Response, ApiError> {
+    let report = operators.supervisor.report(id);
+    let say = "no swap of this number has ended lately; while it runs, see GET /slots and GET /events";
+    Ok(Json(report.ok_or_else(|| not_found(say))?).into_response())
+}
+
+async fn cancel(State(operators): Shared, Path(id): Path<u64>) -> Result<Response, ApiError> {
+    match operators.supervisor.cancel(id) {
+        Ok(()) => Ok(Json(json!({"id": id, "cancelling": true})).into_response()),
+        Err(error @ NotCancelled::NotRunning(_)) => Err(not_found(&error.to_string())),
+        Err(error @ NotCancelled::TooLate(_)) => Err(conflict("too_late", error)),
+    }
+}
+
+async fn reload(State(operators): Shared) -> Result<Response, ApiError> {
+    let changes = operators.reloader.reload().await.map_err(invalid)?;
+    Ok(Json(json!({"changes": changes})).into_response())
+}
+
+async fn stream(State(operators): Shared) -> Response {
+    events::respond(operators.supervisor.subscribe())
+}
+
+#[derive(Deserialize)]
+struct Wait {
+    wait: Option<bool>,
+}
+
+impl Operators {
+    async fn carry_out(&self, name: &str, order: Order, wait: Wait) -> Result<Response, ApiError> {
+        let Begun { id, report } = self.supervisor.begin(name, order).map_err(refused)?;
+        if wait.wait == Some(false) {
+            return Ok((StatusCode::ACCEPTED, Json(json!({"id": id, "slot": name}))).into_response());
+        }
+        let report = report
+            .await
+            .map_err(|_| ApiError::internal(format!("swap {id} ended without a report")))?;
+        Ok(Json(report).into_response())
+    }
+}
+
+/// No body says the same as an empty object.
+fn parse(body: &[u8]) -> Result<SlotConfig, ApiError> {
+    if body.is_empty() {
+        return Ok(SlotConfig::default());
+    }
+    serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))
+}
+
+fn refused(refusal: Refusal) -> ApiError {
+    match refusal {
+        Refusal::Busy { .. } => conflict("slot_busy", refusal),
+        Refusal::Unknown { .. } => not_found(&refusal.to_string()),
+        // It never becomes right by itself.
+        Refusal::Exists { .. } => ApiError::with_status(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "slot_exists",
+            refusal.to_string(),
+        ),
+        Refusal::Closing => ApiError::unavailable("server_stopping", refusal.to_string(), 1),
+        Refusal::NoThread(_) => ApiError::internal(refusal),
+    }
+}
+
+fn conflict(code: &'static str, message: impl std::fmt::Display) -> ApiError {
+    ApiError::with_status(StatusCode::CONFLICT, code, message.to_string())
+}
+
+fn invalid(message: String) -> ApiError {
+    ApiError::with_status(StatusCode::BAD_REQUEST, "invalid_value", message)
 }
 
 fn not_found(message: &str) -> ApiError {
     ApiError::with_status(StatusCode::NOT_FOUND, "not_found", message)
-}
-
-fn describe(slot: &Slot<Text>) -> Value {
-    let Some(generation) = slot.current() else {
-        return json!({"slot": slot.name(), "generation": null, "ready": false});
-    };
-    let info = generation.engine().info();
-    let snapshot = generation.engine().snapshot();
-    let ready = snapshot.is_ready();
-    let Snapshot {
-        state,
-        counts,
-        memory,
-        call,
-        ..
-    } = snapshot;
-    json!({
-        "slot": slot.name(),
-        "generation": generation.number(),
-        "ready": ready,
-        "engine": state,
-        "leases": generation.leases(),
-        "device": info.device.name.as_str(),
-        "model": {
-            "name": info.model.name.as_str(),
-            "architecture": info.model.architecture.as_str(),
-            "quantization": info.model.quantization.as_str(),
-            "weights_identity": info.model.weights_identity.as_str(),
-            "context": info.model.context_length,
-        },
-        "counts": counts,
-        "memory": memory,
-        "call": call,
-    })
 }

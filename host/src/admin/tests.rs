@@ -1,7 +1,11 @@
 //! The operators' routes over their real listeners.
 
 use super::*;
-use crate::slot::Slots;
+use crate::{
+    config::{Config, Reloader},
+    loader::Builtins,
+    slot::{Slots, swap::Supervisor},
+};
 use std::sync::Arc;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -40,10 +44,15 @@ async fn a_unix_socket_answers_and_is_gone_afterwards() {
         .expect("a stale file is replaced");
     assert!(AdminListener::bind(&address).await.is_err(), "a live one isn't");
 
-    let slots = Arc::new(Slots::new());
-    slots.add("chat");
+    let supervisor = Supervisor::new(Arc::new(Slots::new()));
+    supervisor.slots().add("chat");
+    let operators = Arc::new(Operators {
+        reloader: Reloader::new(None, Config::default(), Builtins::default(), supervisor.clone()),
+        supervisor,
+        builtins: Builtins::default(),
+    });
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let served = tokio::spawn(listener.serve(move |token| router(slots, token), async {
+    let served = tokio::spawn(listener.serve(move |token| router(operators, token), async {
         let _ = stopped.await;
     }));
     let answer = get(&path, "/slots").await;

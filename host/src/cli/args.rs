@@ -1,9 +1,12 @@
 //! What can be said on the command line.
 
-use super::Size;
-use crate::admin::AdminAddress;
+use crate::{
+    admin::AdminAddress,
+    config::{Size, SlotConfig},
+    slot::swap::{InFlight, Verify},
+};
 use clap::{Args, Parser, Subcommand};
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 /// An LLM inference server whose model backend is a plug-in.
 #[derive(Parser, Debug)]
@@ -26,11 +29,17 @@ pub enum Command {
     Bench(BenchArgs),
     /// Get a model and say where its file is
     Fetch(FetchArgs),
+    /// What is said to a server that runs
+    #[command(flatten)]
+    Operate(Operate),
 }
 
 /// Options of `serve`.
 #[derive(Args, Debug, Clone)]
 pub struct ServeArgs {
+    /// Slots and listeners from a TOML file; SIGHUP, or `met-host reload`, applies what has changed in it
+    #[arg(long, conflicts_with_all = ["backend", "model", "slot", "threads", "ctx", "max_seqs", "kv_memory"])]
+    pub config: Option<PathBuf>,
     /// Backend: builtin:cpu, or the path of a backend library
     #[arg(long, default_value = "builtin:cpu")]
     pub backend: String,
@@ -41,9 +50,9 @@ pub struct ServeArgs {
     /// Name that clients give in "model"
     #[arg(long, default_value = "chat")]
     pub slot: String,
-    /// Address of the HTTP API; port 0 takes a free one
-    #[arg(long, default_value = "127.0.0.1:8080")]
-    pub listen: SocketAddr,
+    /// Address of the HTTP API; port 0 takes a free one [default: 127.0.0.1:8080]
+    #[arg(long)]
+    pub listen: Option<SocketAddr>,
     /// Address of the operators' listener: unix:PATH, or ADDR:PORT with MET_ADMIN_TOKEN set
     /// [default: a socket in the user's runtime folder, named for the port of --listen]
     #[arg(long)]
@@ -63,9 +72,148 @@ pub struct ServeArgs {
     /// Clients must send this key as a bearer token
     #[arg(long, env = "MET_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// Seconds that running requests get to finish when the server stops
-    #[arg(long, default_value_t = 30)]
-    pub drain_deadline: u64,
+    /// Seconds that running requests get to finish when the server stops [default: 30]
+    #[arg(long)]
+    pub drain_deadline: Option<u64>,
+}
+
+/// What is said to a server that runs.
+#[derive(Subcommand, Debug)]
+pub enum Operate {
+    /// Bring another backend or model to a slot, while its clients stream
+    Swap {
+        /// What.
+        #[command(flatten)]
+        target: Target,
+        /// To which server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Make a new slot
+    Load {
+        /// What.
+        #[command(flatten)]
+        target: Target,
+        /// To which server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Drain a slot and take it away
+    Unload {
+        /// The slot
+        slot: String,
+        /// What becomes of running requests
+        #[arg(long)]
+        in_flight: Option<InFlight>,
+        /// Seconds that running requests get
+        #[arg(long = "drain-deadline", value_name = "S")]
+        drain_deadline_s: Option<f64>,
+        /// To which server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Give up a swap that has not switched yet
+    Cancel {
+        /// The swap's number
+        id: u64,
+        /// To which server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// The slots
+    Status {
+        /// Of which server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// What a slot's backend holds, with the owner of each
+    Ledger {
+        /// The slot
+        slot: String,
+        /// Of which server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// What happens, one line of JSON an event
+    Events {
+        /// To which server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Read the configuration file again and apply the difference
+    Reload {
+        /// To which server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+/// Which server, and how it is answered.
+#[derive(Args, Debug, Clone)]
+pub struct ServerArgs {
+    /// The server's operators' listener: unix:PATH, or ADDR:PORT with MET_ADMIN_TOKEN set
+    /// [default: the one server that runs here]
+    #[arg(long)]
+    pub admin: Option<AdminAddress>,
+    /// Print one JSON object, and nothing else, on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A slot, and what it is to serve.
+#[derive(Args, Debug, Clone)]
+pub struct Target {
+    /// The slot
+    pub slot: String,
+    /// What.
+    #[command(flatten)]
+    pub config: SlotConfig,
+    /// An option of the backend itself, as NAME=VALUE
+    #[arg(long = "option", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    pub options: Vec<(String, String)>,
+    /// Let the candidate serve untried
+    #[arg(long, conflicts_with_all = ["verify_prompt", "expect"])]
+    pub no_verify: bool,
+    /// A text that the candidate is to continue with --expect before it serves
+    #[arg(long, requires = "expect")]
+    pub verify_prompt: Option<String>,
+    /// How the continuation of --verify-prompt must begin
+    #[arg(long, requires = "verify_prompt")]
+    pub expect: Option<String>,
+}
+
+impl Operate {
+    /// To which server.
+    pub fn server(&self) -> &ServerArgs {
+        match self {
+            Self::Swap { server, .. }
+            | Self::Load { server, .. }
+            | Self::Unload { server, .. }
+            | Self::Cancel { server, .. }
+            | Self::Status { server }
+            | Self::Ledger { server, .. }
+            | Self::Events { server }
+            | Self::Reload { server } => server,
+        }
+    }
+}
+
+impl Target {
+    /// How the candidate is to be tried, where that was said.
+    pub fn verify(&self) -> Option<Verify> {
+        match (&self.verify_prompt, &self.expect) {
+            (Some(prompt), Some(expect)) => Some(Verify::Text {
+                prompt: prompt.clone(),
+                expect: expect.clone(),
+            }),
+            _ => self.no_verify.then_some(Verify::Skip),
+        }
+    }
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Options of `bench`.
@@ -120,7 +268,8 @@ mod tests {
         let Ok(Cli { command: None, serve }) = bare else {
             panic!("{bare:?}")
         };
-        assert_eq!((serve.backend.as_str(), serve.listen.port()), ("x.so", 0));
+        assert_eq!(serve.backend, "x.so");
+        assert_eq!(serve.listen.map(|address| address.port()), Some(0));
 
         let worded = Cli::try_parse_from(["met-host", "serve", "--kv-memory", "2G"]);
         let Ok(Cli {

@@ -2,13 +2,14 @@
 
 mod args;
 mod bench;
+mod operate;
 mod serve;
-mod size;
+mod show;
 
-pub use args::{BenchArgs, Cli, Command, FetchArgs, ServeArgs};
+pub use args::{BenchArgs, Cli, Command, FetchArgs, Operate, ServeArgs};
 pub use bench::{bench, fetch};
+pub use operate::operate;
 pub use serve::serve;
-pub use size::Size;
 
 use crate::fetch::{self, ModelSource};
 use std::path::PathBuf;

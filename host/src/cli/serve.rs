@@ -1,125 +1,134 @@
 //! `met-host serve`: from the command line to a listening server, and down again in order.
 
-use super::{ServeArgs, model};
+use super::ServeArgs;
 use crate::{
-    admin::{self, AdminAddress, AdminListener},
-    engine::EngineOptions,
+    admin::{self, AdminAddress, AdminListener, Operators},
+    config::{Config, Reloader, SlotConfig},
     http::{self, AppState},
-    loader::{BackendSource, Builtins, Progress, Services},
-    slot::{self, Generation, GenerationEnd, LoadSpec, Slots},
+    loader::Builtins,
+    slot::{
+        GenerationEnd, Slots,
+        swap::{DRAIN_DEADLINE, Order, Supervisor},
+    },
     text::Text,
 };
-use anyhow::{Context, Result, ensure};
-use met_backend_api::{ModelSpec, OpenSpec};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::{
+    collections::BTreeMap,
     io::Write,
-    path::{Path, PathBuf},
+    net::{Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+    task::JoinHandle,
 };
 
 /// HTTP takes little work, and leaves the cores to the model.
 const HTTP_THREADS: usize = 2;
-/// Most new tokens of a step.
-const MAX_BATCH_TOKENS: u32 = 512;
 /// What is left to send when the last request has ended.
 const FLUSH: Duration = Duration::from_secs(2);
+/// Where the HTTP API listens unless it is told otherwise.
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
-/// Serves until SIGTERM or SIGINT, then lets running requests finish and tears the model down.
+/// Serves until SIGTERM or SIGINT, then lets running requests finish and tears every model down.
 pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
     // Before the engine, which takes hold of its metrics when it starts.
     http::metrics::install();
-    let backend = BackendSource::parse(&args.backend, builtins)?;
-    let model = model(args.model.as_deref())?;
+    let config = match &args.config {
+        Some(path) => Config::read(path, builtins).map_err(|problem| anyhow!(problem))?,
+        None => of_command_line(args),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
         .thread_name("http")
         .enable_all()
         .build()
         .context("no threads for HTTP")?;
-    let served = runtime.block_on(run(args, backend, model));
+    let served = runtime.block_on(run(args, config, builtins));
     // A load that was given up may still be in a call of the backend; the end doesn't wait for it.
     runtime.shutdown_timeout(FLUSH);
     served
 }
 
-async fn run(args: &ServeArgs, backend: BackendSource, model: PathBuf) -> Result<()> {
+async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()> {
     // Taken first: a port that is in use shows before a minute of loading.
-    let listener = TcpListener::bind(args.listen)
+    let listen = args.listen.or(config.listen).unwrap_or(LISTEN);
+    let listener = TcpListener::bind(listen)
         .await
-        .with_context(|| format!("can't listen on {}; is another server there?", args.listen))?;
+        .with_context(|| format!("can't listen on {listen}; is another server there?"))?;
     let address = listener.local_addr()?;
-    let admin = args
-        .admin
-        .clone()
-        .unwrap_or_else(|| default_admin(address.port()));
+    let admin = args.admin.clone().or_else(|| config.admin.clone());
+    let admin = admin.unwrap_or_else(|| AdminAddress::Unix(admin::default_path(address.port())));
     let admin = AdminListener::bind(&admin)
         .await
         .context("the operators' listener")?;
     tracing::info!("operators connect to {}", admin.address()?);
-    let mut stop = Stop::listen()?;
-    let slots = Arc::new(Slots::new());
-    let slot = slots.add(&args.slot);
-    let spec = load_spec(args, backend, &model);
-    let services = Services::new(|Progress { stage, done, total }| {
-        tracing::debug!(stage, done, total, "loading");
+    let deadline = drain_deadline(args, &config)?;
+    let mut signals = Signals::listen()?;
+
+    let supervisor = Supervisor::new(Arc::new(Slots::new()));
+    let reloader = Reloader::new(
+        args.config.clone(),
+        config.clone(),
+        builtins.clone(),
+        supervisor.clone(),
+    );
+    let operators = Arc::new(Operators {
+        supervisor: supervisor.clone(),
+        reloader,
+        builtins: builtins.clone(),
     });
-    let loading = tokio::task::spawn_blocking({
-        let (slot, services) = (slot.clone(), services.clone());
-        move || slot::load(&slot, &spec, &services, || Text::from_checkpoint(&model))
-    });
-    let generation = tokio::select! {
-        loaded = loading => loaded.context("the load panicked; its message is above")??,
-        () = stop.asked() => {
-            services.cancel();
-            anyhow::bail!("stopped while the model was loading");
-        }
+    // Open while the models load, so that operators see how far that is.
+    let (admin_stop, admin_stopped) = oneshot::channel::<()>();
+    let for_admin = operators.clone();
+    let admin = tokio::spawn(admin.serve(move |token| admin::router(for_admin, token), async {
+        let _ = admin_stopped.await;
+    }));
+    let loaded = tokio::select! {
+        loaded = load_all(&supervisor, &config, builtins) => loaded,
+        () = signals.stop() => Err(anyhow!("stopped while the model was loading")),
     };
-    log_load(&args.slot, &generation);
-    slot.switch(Some(generation));
+    if let Err(problem) = loaded {
+        let supervisor = supervisor.clone();
+        tokio::task::spawn_blocking(move || supervisor.shutdown(FLUSH)).await?;
+        return Err(problem);
+    }
 
     let state = AppState {
-        slots: slots.clone(),
-        api_key: args.api_key.clone(),
+        slots: supervisor.slots().clone(),
+        api_key: args.api_key.clone().or(config.api_key),
     };
-    let (asked, shutdown) = tokio::sync::oneshot::channel();
-    let mut server = tokio::spawn(http::serve(listener, http::router(state), async {
-        let _ = shutdown.await;
-    }));
-    let for_admin = slots.clone();
-    let (admin_asked, admin_shutdown) = tokio::sync::oneshot::channel::<()>();
-    let admin = tokio::spawn(admin.serve(move |token| admin::router(for_admin, token), async {
-        let _ = admin_shutdown.await;
+    let (stop, stopped) = oneshot::channel();
+    let server = tokio::spawn(http::serve(listener, http::router(state), async {
+        let _ = stopped.await;
     }));
     announce(&format!("listening on http://{address}"));
 
-    stop.asked().await;
-    let deadline = Duration::from_secs(args.drain_deadline);
+    while signals.next().await == Asked::Reload {
+        let operators = operators.clone();
+        // The next signal is heard meanwhile.
+        tokio::spawn(async move { reload(&operators.reloader).await });
+    }
     tracing::info!(
-        deadline_s = args.drain_deadline,
+        deadline_s = deadline.as_secs_f64(),
         "stopping; running requests may finish; a second signal cuts them"
     );
-    let _ = asked.send(());
-    let down = tokio::task::spawn_blocking(move || slots.shutdown(deadline));
-    tokio::pin!(down);
-    let reports = tokio::select! {
-        reports = &mut down => reports.context("the teardown panicked; its message is above")?,
-        () = stop.asked() => anyhow::bail!("cut short by a second signal"),
+    let _ = stop.send(());
+    let ends = {
+        let supervisor = supervisor.clone();
+        let down = tokio::task::spawn_blocking(move || supervisor.shutdown(deadline));
+        tokio::select! {
+            ends = down => ends.context("the teardown panicked; its message is above")?,
+            () = signals.stop() => bail!("cut short by a second signal"),
+        }
     };
-    // Every request has its last event by now.
-    if tokio::time::timeout(FLUSH, &mut server).await.is_err() {
-        server.abort();
-    }
-    let _ = admin_asked.send(());
-    if let Ok(ended) = tokio::time::timeout(FLUSH, admin).await {
-        ended.context("the operators' listener panicked")??;
-    }
-    let mut clean = true;
-    for (slot, end) in &reports {
+    flush(server, admin, admin_stop).await?;
+    let mut clean = supervisor.stuck().is_empty();
+    for (slot, end) in &ends {
         clean &= end.teardown.is_clean();
         log_end(slot, end);
     }
@@ -127,42 +136,79 @@ async fn run(args: &ServeArgs, backend: BackendSource, model: PathBuf) -> Result
     Ok(())
 }
 
-/// One a port, so that servers beside each other don't meet.
-fn default_admin(port: u16) -> AdminAddress {
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    AdminAddress::Unix(folder.join(format!("met-host-{port}.sock")))
-}
-
-fn load_spec(args: &ServeArgs, backend: BackendSource, model: &Path) -> LoadSpec {
-    LoadSpec {
-        backend,
-        device: OpenSpec {
-            threads: args.threads,
-            ..OpenSpec::default()
-        },
-        model: ModelSpec {
-            path: model.to_string_lossy().as_ref().into(),
-            context: args.ctx,
-            max_rows: args.max_seqs,
-            max_batch_tokens: MAX_BATCH_TOKENS,
-            kv_bytes: args.kv_memory.0,
-        },
-        engine: EngineOptions::default(),
+/// The one slot of a server without a file.
+fn of_command_line(args: &ServeArgs) -> Config {
+    let slot = SlotConfig {
+        backend: Some(args.backend.clone()),
+        model: args.model.clone(),
+        threads: Some(args.threads),
+        ctx: Some(args.ctx),
+        max_seqs: Some(args.max_seqs),
+        kv_memory: Some(args.kv_memory),
+        ..SlotConfig::default()
+    };
+    Config {
+        slots: BTreeMap::from([(args.slot.clone(), slot)]),
+        ..Config::default()
     }
 }
 
-fn log_load(slot: &str, generation: &Generation<Text>) {
-    let info = generation.engine().info();
-    tracing::info!(
-        slot,
-        generation = generation.number(),
-        device = info.device.name.as_str(),
-        model = info.model.name.as_str(),
-        quantization = info.model.quantization.as_str(),
-        context = info.model.context_length,
-        kv_blocks = info.model.block_count,
-        "loaded"
-    );
+fn drain_deadline(args: &ServeArgs, config: &Config) -> Result<Duration> {
+    match (args.drain_deadline, config.drain_deadline_s) {
+        (Some(seconds), _) => Ok(Duration::from_secs(seconds)),
+        (None, Some(seconds)) => Duration::try_from_secs_f64(seconds).context("drain_deadline_s"),
+        (None, None) => Ok(DRAIN_DEADLINE),
+    }
+}
+
+/// Loads every slot, all at the same time. The first failure is the server's.
+async fn load_all(supervisor: &Arc<Supervisor<Text>>, config: &Config, builtins: &Builtins) -> Result<()> {
+    let mut begun = Vec::new();
+    for (name, slot) in &config.slots {
+        let order = slot.order(None, builtins).map_err(|problem| anyhow!(problem))?;
+        begun.push((name, supervisor.begin(name, Order::Load(order))?));
+    }
+    for (name, begun) in begun {
+        let report = begun.report.await.context("a load ended without a report")?;
+        if !report.is_as_asked() {
+            let error = report.error.unwrap_or_else(|| report.outcome.name().to_owned());
+            match config.slots.len() {
+                1 => bail!("{error}"),
+                _ => bail!("slot {name}: {error}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn reload(reloader: &Reloader<Text>) {
+    match reloader.reload().await {
+        Err(problem) => tracing::error!("nothing was changed: {problem}"),
+        Ok(changes) => {
+            for change in &changes {
+                let outcome = change.report.as_ref().map(|report| report.outcome.name());
+                tracing::info!(slot = change.slot, change = ?change.change, outcome, error = change.error, "reloaded");
+            }
+            tracing::info!(changes = changes.len(), "the configuration file was read again");
+        }
+    }
+}
+
+/// Lets what was answered reach its clients, and closes both listeners.
+async fn flush(
+    mut server: JoinHandle<()>,
+    admin: JoinHandle<Result<()>>,
+    admin_stop: oneshot::Sender<()>,
+) -> Result<()> {
+    // Every request has its last event by now.
+    if tokio::time::timeout(FLUSH, &mut server).await.is_err() {
+        server.abort();
+    }
+    let _ = admin_stop.send(());
+    if let Ok(ended) = tokio::time::timeout(FLUSH, admin).await {
+        ended.context("the operators' listener panicked")??;
+    }
+    Ok(())
 }
 
 fn announce(line: &str) {
@@ -202,24 +248,39 @@ fn log_end(slot: &str, end: &GenerationEnd) {
     tracing::info!(slot, generation = end.number, ledger_entries_left = left, library = ?end.unload, "torn down");
 }
 
-/// SIGTERM and SIGINT.
-struct Stop {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Stop,
+    Reload,
 }
 
-impl Stop {
+/// SIGTERM, SIGINT and SIGHUP.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
     fn listen() -> Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
         })
     }
 
-    async fn asked(&mut self) {
+    async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hangup.recv() => Asked::Reload,
         }
+    }
+
+    /// Waits until the server is asked to stop.
+    async fn stop(&mut self) {
+        while self.next().await != Asked::Stop {}
     }
 }

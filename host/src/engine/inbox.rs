@@ -35,6 +35,8 @@ struct State {
 pub(super) struct Mail {
     pub arrivals: Vec<(RequestId, Request, Client)>,
     pub signals: Vec<Signal>,
+    /// Let every request go, to go on elsewhere.
+    pub move_out: bool,
     /// Finish until then, and tear down.
     pub stop: Option<Instant>,
 }
@@ -63,24 +65,33 @@ impl Inbox {
         }
     }
 
-    /// Lets a request in.
-    pub fn submit(self: &Arc<Self>, request: Request) -> Result<EventStream, Refused> {
+    /// Lets requests in, all of them or none. One that comes from another generation has stood in a line
+    /// before, so it is never refused for the length of this one.
+    pub fn submit(
+        self: &Arc<Self>,
+        requests: Vec<Request>,
+    ) -> Result<Vec<EventStream>, (Refused, Vec<Request>)> {
         let mut state = self.lock();
         if state.closed {
-            return Err(Refused::Draining);
+            return Err((Refused::Draining, requests));
         }
-        if state.mail.arrivals.len() as u64 + u64::from(state.line) >= u64::from(self.max_waiting) {
-            return Err(Refused::Full {
-                retry_after_s: state.retry_after_s,
-            });
+        let fresh = requests.iter().filter(|request| request.generated == 0).count();
+        let line = state.mail.arrivals.len() + state.line as usize;
+        if fresh > 0 && line + fresh > self.max_waiting as usize {
+            let retry_after_s = state.retry_after_s;
+            return Err((Refused::Full { retry_after_s }, requests));
         }
-        state.last_id += 1;
-        let id = RequestId(state.last_id);
-        let (client, stream) = super::stream::channel(id, self.channel, Arc::clone(self));
-        state.mail.arrivals.push((id, request, client));
+        let mut streams = Vec::with_capacity(requests.len());
+        for request in requests {
+            state.last_id += 1;
+            let id = RequestId(state.last_id);
+            let (client, stream) = super::stream::channel(id, self.channel, Arc::clone(self));
+            state.mail.arrivals.push((id, request, client));
+            streams.push(stream);
+        }
         drop(state);
         self.bell.notify_one();
-        Ok(stream)
+        Ok(streams)
     }
 
     /// Tells the engine something about a request.
@@ -92,6 +103,20 @@ impl Inbox {
     /// Refuses new requests from now on.
     pub fn close(&self) {
         self.lock().closed = true;
+    }
+
+    /// Refuses new requests from now on, and lets go of those that are in.
+    pub fn move_out(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.mail.move_out = true;
+        drop(state);
+        self.bell.notify_one();
+    }
+
+    /// Whether new requests are refused.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
     /// Tells the engine to finish what it has until `deadline`, and then to tear down. The earliest deadline holds.
@@ -133,6 +158,6 @@ impl Inbox {
 
 impl Mail {
     fn is_empty(&self) -> bool {
-        self.arrivals.is_empty() && self.signals.is_empty() && self.stop.is_none()
+        self.arrivals.is_empty() && self.signals.is_empty() && !self.move_out && self.stop.is_none()
     }
 }

@@ -36,13 +36,16 @@ use crate::{
     scheduler::{Limits, Scheduler},
 };
 use inbox::Inbox;
-use met_backend_api::{DeviceInfo, Error, ModelInfo};
+use met_backend_api::{DeviceInfo, Error, ErrorKind, ModelInfo};
 use meter::Meter;
 use run::Runner;
 use snapshot::Board;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -84,6 +87,9 @@ pub struct EngineInfo {
     pub limits: Limits,
 }
 
+/// How often whoever waits for a load is asked whether it still does.
+const POLL: Duration = Duration::from_millis(10);
+
 /// A handle on an engine; clones share it.
 #[derive(Clone)]
 pub struct Engine(Arc<Shared>);
@@ -109,6 +115,13 @@ pub struct Starting {
 impl Starting {
     /// Waits for the outcome. After an error nothing is left.
     pub fn wait(self) -> Result<Engine, Error> {
+        self.wait_while(|| true)
+    }
+
+    /// Waits for the outcome for as long as `patient` says so, which is asked every few milliseconds. After an
+    /// error nothing is left; but where patience ran out the call is left to itself, on its thread, and what it
+    /// takes is given back if it ever returns.
+    pub fn wait_while(self, mut patient: impl FnMut() -> bool) -> Result<Engine, Error> {
         let Self {
             outcome,
             options,
@@ -116,9 +129,18 @@ impl Starting {
             board,
             thread,
         } = self;
-        let outcome = outcome
-            .recv()
-            .unwrap_or_else(|_| Err(Error::bug("opening the backend panicked")));
+        let outcome = loop {
+            match outcome.recv_timeout(POLL) {
+                Ok(outcome) => break outcome,
+                Err(RecvTimeoutError::Disconnected) => break Err(Error::bug("opening the backend panicked")),
+                Err(RecvTimeoutError::Timeout) if patient() => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let call = board.snapshot().call.map_or("load", |(call, _)| call);
+                    let message = format!("the backend's call `{call}` did not come back");
+                    return Err(Error::new(ErrorKind::Cancelled, message));
+                }
+            }
+        };
         match outcome {
             Ok(info) => {
                 let thread = Mutex::new(Some(thread));
@@ -185,8 +207,37 @@ impl Engine {
 
     /// Takes a request in, or says at once why not. Never waits.
     pub fn submit(&self, request: Request) -> Result<EventStream, Refused> {
-        self.0.info.limits.check(&request)?;
-        self.0.inbox.submit(request)
+        let streams = self.submit_all(vec![request]).map_err(|(refused, _)| refused)?;
+        // One for each request.
+        streams.into_iter().next().ok_or(Refused::Draining)
+    }
+
+    /// Takes requests in, all of them or none, and gives a stream for each; or says at once why not, and gives
+    /// them back. Never waits.
+    pub fn submit_all(&self, requests: Vec<Request>) -> Result<Vec<EventStream>, (Refused, Vec<Request>)> {
+        let checked = requests
+            .iter()
+            .try_for_each(|request| self.0.info.limits.check(request));
+        match checked {
+            Ok(()) => self.0.inbox.submit(requests),
+            Err(refused) => Err((refused, requests)),
+        }
+    }
+
+    /// Whether it takes requests. Never waits for the engine thread.
+    pub fn is_open(&self) -> bool {
+        !self.0.inbox.is_closed()
+    }
+
+    /// Whether the engine thread makes no call of the backend any more.
+    pub fn has_ended(&self) -> bool {
+        self.0.board.has_ended()
+    }
+
+    /// Refuses new requests, and ends each that it has with [`Event::Moved`](crate::request::Event::Moved):
+    /// it is to go on in another generation. Does not wait for that.
+    pub fn move_out(&self) {
+        self.0.inbox.move_out();
     }
 
     /// Its present state. Never waits for the engine thread.

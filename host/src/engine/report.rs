@@ -87,6 +87,8 @@ pub struct GivenUp {
 pub struct TeardownReport {
     /// The steps in the order in which they ran.
     pub steps: Vec<TeardownStep>,
+    /// Requests that left with all that they had given, to go on in another generation.
+    pub moved: u32,
     /// Requests that were not finished by the deadline.
     pub given_up: GivenUp,
     /// The pools in the order of their release.

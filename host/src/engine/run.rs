@@ -167,6 +167,9 @@ impl<'a> Runner<'a> {
                 }
             }
         }
+        if std::mem::take(&mut mail.move_out) {
+            self.move_out();
+        }
         if let Some(deadline) = mail.stop.take() {
             self.stop = Some(deadline);
             if !self.scheduler.is_fenced() {
@@ -174,6 +177,16 @@ impl<'a> Runner<'a> {
             }
         }
         self.mail = mail;
+    }
+
+    /// Lets every request go, with the tokens of the steps in flight.
+    fn move_out(&mut self) {
+        while !self.tickets.is_empty() {
+            self.collect();
+        }
+        let moved = self.clients.len() as u32;
+        self.tell(Input::MoveOut);
+        self.board.report(|report| report.moved += moved);
     }
 
     fn submit(&mut self) {

@@ -127,6 +127,11 @@ impl Board {
         self.changed.notify_all();
     }
 
+    /// Whether it makes none any more.
+    pub fn has_ended(&self) -> bool {
+        self.lock().ended
+    }
+
     /// Waits until no request is left. False where `patience` ran out.
     pub fn wait_empty(&self, patience: Duration) -> bool {
         self.wait(patience, |published| published.empty || published.ended)

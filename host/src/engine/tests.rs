@@ -26,12 +26,21 @@ fn start(
 fn request(prompt: &[u32], max_tokens: u32) -> Request {
     Request {
         prompt: prompt.to_vec(),
+        generated: 0,
         max_tokens,
         sampling: Sampling::default(),
         stop_tokens: Vec::new(),
         top_logprobs: None,
         bias: Vec::new(),
     }
+}
+
+/// Lets one request in.
+fn enter(inbox: &Arc<super::inbox::Inbox>) -> Result<EventStream, Refused> {
+    let streams = inbox
+        .submit(vec![request(&[1], 1)])
+        .map_err(|(refused, _)| refused)?;
+    Ok(streams.into_iter().next().expect("one for each request"))
 }
 
 /// Counts up from the last token.
@@ -144,22 +153,14 @@ fn a_request_that_never_fits_is_refused_and_a_full_line_too() {
 #[test]
 fn requests_on_their_way_to_the_scheduler_are_in_the_line() {
     let inbox = Arc::new(Inbox::new(2, 8));
-    let _streams: Vec<_> = (0..2)
-        .map(|_| inbox.submit(request(&[1], 1)).expect("room"))
-        .collect();
+    let _streams: Vec<_> = (0..2).map(|_| enter(&inbox).expect("room")).collect();
     let mut mail = inbox::Mail::default();
     inbox.take(&mut mail, Duration::ZERO);
     assert_eq!(mail.arrivals.len(), 2);
-    assert!(matches!(
-        inbox.submit(request(&[1], 1)),
-        Err(Refused::Full { .. })
-    ));
+    assert!(matches!(enter(&inbox), Err(Refused::Full { .. })));
     inbox.set_line(1, 7);
-    assert!(inbox.submit(request(&[1], 1)).is_ok());
-    assert!(matches!(
-        inbox.submit(request(&[1], 1)),
-        Err(Refused::Full { retry_after_s: 7 })
-    ));
+    assert!(enter(&inbox).is_ok());
+    assert!(matches!(enter(&inbox), Err(Refused::Full { retry_after_s: 7 })));
 }
 
 #[test]

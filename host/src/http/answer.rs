@@ -13,23 +13,21 @@ use super::{
     openai::{Usage, WholeChoice},
 };
 use crate::{
-    engine::EventStream,
-    request::{Event, FinishReason},
-    slot::Lease,
+    request::{Event, Failure, FinishReason},
+    slot::RequestStream,
     text::Text,
 };
 
-/// An answer under way. Dropping it cancels what still runs, and ends its hold on the generation.
+/// An answer under way. Dropping it cancels what still runs.
 pub struct Answer {
     choices: Vec<Running>,
     prompt_tokens: u32,
-    _lease: Lease<Text>,
 }
 
 /// One choice with its source of tokens; none once it has ended.
 pub struct Running {
-    /// What the engine says.
-    pub events: Option<EventStream>,
+    /// What the engine says, whichever generation it is of.
+    pub events: Option<RequestStream<Text>>,
     /// What becomes of it.
     pub choice: Choice,
 }
@@ -47,11 +45,10 @@ pub struct Step {
 
 impl Answer {
     /// An answer of these choices to prompts of so many tokens.
-    pub fn new(choices: Vec<Running>, prompt_tokens: u32, lease: Lease<Text>) -> Self {
+    pub fn new(choices: Vec<Running>, prompt_tokens: u32) -> Self {
         Self {
             choices,
             prompt_tokens,
-            _lease: lease,
         }
     }
 
@@ -124,6 +121,8 @@ impl Running {
                     (delta, Some(reason))
                 }
                 Some(Event::Failed(failure)) => return Poll::Ready(Some(Err(ApiError::failed(failure)))),
+                // The stream has followed it.
+                Some(Event::Moved(_)) => return Poll::Ready(Some(Err(ApiError::failed(Failure::Draining)))),
                 // A stream ends with one of the two above.
                 None => return Poll::Ready(Some(Err(ApiError::internal("an engine's stream has no end")))),
             };

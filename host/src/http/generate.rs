@@ -3,6 +3,7 @@
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
+    time::Duration,
 };
 
 use axum::{
@@ -49,7 +50,7 @@ pub async fn chat(
         logprobs,
         options,
     } = ChatRequest::parse(&body)?;
-    let lease = lease(&state, &model)?;
+    let lease = lease(&state, &model).await?;
     let text = lease.text().clone();
     let size = body.len();
     let chat = Chat {
@@ -81,7 +82,7 @@ pub async fn complete(
         logprobs,
         options,
     } = CompletionRequest::parse(&body)?;
-    let lease = lease(&state, &model)?;
+    let lease = lease(&state, &model).await?;
     let text = lease.text().clone();
     let encode = move || {
         let encode = |prompt| match prompt {
@@ -116,7 +117,6 @@ struct Job {
 impl Job {
     async fn answer(self, lease: Lease<Text>) -> Result<Response, ApiError> {
         self.check(&lease)?;
-        let choices = self.submit(&lease)?;
         let prompt_tokens = self.prompts.iter().map(|prompt| prompt.len() as u32).sum();
         let info = lease.engine().info();
         let head = Head::new(
@@ -125,7 +125,7 @@ impl Job {
             fingerprint(info),
             self.options.include_usage,
         );
-        let mut answer = Answer::new(choices, prompt_tokens, lease);
+        let mut answer = Answer::new(self.submit(lease)?, prompt_tokens);
         if self.options.stream {
             return sse::respond(answer, head).await;
         }
@@ -163,14 +163,15 @@ impl Job {
     }
 
     /// Hands every choice to the engine: those of the first prompt come first.
-    fn submit(&self, lease: &Lease<Text>) -> Result<Vec<Running>, ApiError> {
+    fn submit(&self, lease: Lease<Text>) -> Result<Vec<Running>, ApiError> {
         let longest = lease.engine().info().limits.longest();
-        let mut choices = Vec::new();
+        let (mut requests, mut choices) = (Vec::new(), Vec::new());
         for prompt in &self.prompts {
             let room = longest.saturating_sub(prompt.len() as u32).max(1);
             for sequence in 0..self.options.n {
-                let request = Request {
+                requests.push(Request {
                     prompt: prompt.clone(),
+                    generated: 0,
                     max_tokens: self.options.max_tokens.unwrap_or(room),
                     sampling: Sampling {
                         sequence: u64::from(sequence),
@@ -182,19 +183,16 @@ impl Job {
                     },
                     top_logprobs: self.logprobs,
                     bias: self.options.bias.clone(),
-                };
-                let choice = self.choice(lease)?;
-                let events = lease
-                    .engine()
-                    .submit(request)
-                    .map_err(|refused| self.refused(refused))?;
-                choices.push(Running {
-                    events: Some(events),
-                    choice,
                 });
+                choices.push(self.choice(&lease)?);
             }
         }
-        Ok(choices)
+        let streams = lease.submit(requests).map_err(|refused| self.refused(refused))?;
+        let running = streams.into_iter().zip(choices).map(|(events, choice)| Running {
+            events: Some(events),
+            choice,
+        });
+        Ok(running.collect())
     }
 
     fn choice(&self, lease: &Lease<Text>) -> Result<Choice, ApiError> {
@@ -213,15 +211,20 @@ impl Job {
     }
 }
 
-/// A hold on the model of this name.
-fn lease(state: &AppState, model: &str) -> Result<Lease<Text>, ApiError> {
-    state.slots.lease(model).map_err(|error| match error {
-        LeaseError::UnknownModel { .. } => ApiError::model_not_found(model),
-        LeaseError::NotReady { retry_after } => ApiError::unavailable(
-            "model_not_ready",
-            error.to_string(),
-            retry_after.as_secs().max(1) as u32,
-        ),
+/// A hold on the model of this name. Waits for it where it is being swapped.
+async fn lease(state: &AppState, model: &str) -> Result<Lease<Text>, ApiError> {
+    state.slots.enter(model).await.map_err(|error| {
+        let message = error.to_string();
+        let seconds = |after: Duration| after.as_secs().max(1) as u32;
+        match error {
+            LeaseError::UnknownModel { .. } => ApiError::model_not_found(model),
+            LeaseError::NotReady { retry_after } => {
+                ApiError::unavailable("model_not_ready", message, seconds(retry_after))
+            }
+            LeaseError::Full { retry_after } => {
+                ApiError::unavailable("too_many_held", message, seconds(retry_after))
+            }
+        }
     })
 }
 

@@ -130,12 +130,12 @@ async fn get_model(State(state): State<Arc<AppState>>, Path(id): Path<String>) -
 /// 200 where every slot takes requests, else 503 with the reason.
 async fn ready(State(state): State<Arc<AppState>>) -> Result<Response, ApiError> {
     let slots = state.slots.all();
-    let problem = slots.iter().find_map(|slot| {
+    let problem = slots.iter().filter(|slot| !slot.is_ready()).find_map(|slot| {
         let name = slot.name();
-        match slot
+        let state = slot
             .current()
-            .map(|generation| generation.engine().snapshot().state)
-        {
+            .map(|generation| generation.engine().snapshot().state);
+        match state {
             Some(EngineState::Serving) => None,
             Some(EngineState::Draining) => Some(format!("the model '{name}' is being stopped")),
             Some(EngineState::Fenced(reason)) => {

@@ -73,9 +73,14 @@ impl Limits {
         if request.max_tokens == 0 {
             return invalid("max_tokens is 0: nothing is to be generated".into());
         }
-        if prompt.len() as u64 + u64::from(request.max_tokens) > u64::from(self.longest()) {
+        let generated = request.generated as usize;
+        if generated >= prompt.len() || request.generated >= request.max_tokens {
+            return invalid("the request has generated all that it asked for".into());
+        }
+        let asked = prompt.len() - generated;
+        if asked as u64 + u64::from(request.max_tokens) > u64::from(self.longest()) {
             return Err(Refused::TooLong {
-                prompt: u32::try_from(prompt.len()).unwrap_or(u32::MAX),
+                prompt: u32::try_from(asked).unwrap_or(u32::MAX),
                 max_tokens: request.max_tokens,
                 context: self.longest(),
             });

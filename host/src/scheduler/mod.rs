@@ -97,6 +97,8 @@ pub enum Input<'a> {
         /// Why.
         error: &'a Error,
     },
+    /// Every request leaves with what it has, to go on in another generation. No step may be in flight.
+    MoveOut,
     /// The deadline has passed: every request is given up.
     Abort {
         /// What the clients are told.
@@ -224,6 +226,7 @@ impl Scheduler {
             Input::SubmitFailed { error } => self.submit_failed(error, effects),
             Input::Collected { rows, top, elapsed } => self.collected(rows, top, elapsed, effects),
             Input::CollectFailed { error } => self.collect_failed(error, effects),
+            Input::MoveOut => self.move_out(effects),
             Input::Abort { failure } => self.abort(failure, effects),
         }
     }
@@ -326,6 +329,19 @@ impl Scheduler {
             .collect();
         for id in ids {
             self.leave(id, Some(Event::Failed(failure.clone())), effects);
+        }
+    }
+
+    /// In the order of arrival, in which they enter the line elsewhere.
+    fn move_out(&mut self, effects: &mut Vec<Effect>) {
+        let sequences = self.running.iter().chain(&self.waiting);
+        let mut moved: Vec<(RequestId, Request)> = sequences
+            .filter(|sequence| sequence.state != State::Leaving)
+            .map(|sequence| (sequence.id, sequence.request()))
+            .collect();
+        moved.sort_unstable_by_key(|(id, _)| *id);
+        for (id, request) in moved {
+            self.leave(id, Some(Event::Moved(Box::new(request))), effects);
         }
     }
 

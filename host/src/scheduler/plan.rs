@@ -203,6 +203,10 @@ fn next_row(sequence: &Sequence, budget: u32) -> FlightRow {
         input: sequence.newest,
         samples,
         prefill: sequence.state == State::Prefilling,
-        top: if samples { sequence.top_logprobs } else { 0 },
+        top: if samples {
+            sequence.top_logprobs.unwrap_or(0)
+        } else {
+            0
+        },
     }
 }

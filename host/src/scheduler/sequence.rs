@@ -41,7 +41,7 @@ pub(super) struct Sequence {
     pub blocks: Vec<u32>,
     pub sampling: Sampling,
     pub stop_tokens: Vec<u32>,
-    pub top_logprobs: u32,
+    pub top_logprobs: Option<u32>,
     pub bias: Vec<TokenBias>,
     /// Sorted by token; empty where no penalty is used.
     pub counts: Vec<TokenCount>,
@@ -50,16 +50,19 @@ pub(super) struct Sequence {
 impl Sequence {
     pub fn new(id: RequestId, request: Request) -> Self {
         let sampling = request.sampling;
-        let counts = if uses_counts(&sampling) {
-            count_prompt(&request.prompt)
-        } else {
-            Vec::new()
-        };
+        let prompt = request.prompt.len() - request.generated as usize;
+        let mut counts = Vec::new();
+        if uses_counts(&sampling) {
+            counts = count_prompt(&request.prompt[..prompt]);
+            for token in &request.prompt[prompt..] {
+                count(&mut counts, *token);
+            }
+        }
         Self {
             id,
             state: State::Waiting,
             paused: false,
-            prompt: request.prompt.len() as u32,
+            prompt: prompt as u32,
             tokens: request.prompt,
             max_tokens: request.max_tokens,
             placed: 0,
@@ -70,13 +73,26 @@ impl Sequence {
             blocks: Vec::new(),
             sampling,
             stop_tokens: request.stop_tokens,
-            top_logprobs: request.top_logprobs.unwrap_or(0),
+            top_logprobs: request.top_logprobs,
             bias: request
                 .bias
                 .iter()
                 .map(|&(token, bias)| TokenBias { token, bias })
                 .collect(),
             counts,
+        }
+    }
+
+    /// What is still asked for, and all that was given. No step may be in flight.
+    pub fn request(&self) -> Request {
+        Request {
+            prompt: self.tokens.clone(),
+            generated: self.generated(),
+            max_tokens: self.max_tokens,
+            sampling: self.sampling,
+            stop_tokens: self.stop_tokens.clone(),
+            top_logprobs: self.top_logprobs,
+            bias: self.bias.iter().map(|bias| (bias.token, bias.bias)).collect(),
         }
     }
 
@@ -106,10 +122,7 @@ impl Sequence {
     pub fn push(&mut self, token: u32) {
         self.tokens.push(token);
         if uses_counts(&self.sampling) {
-            match self.counts.binary_search_by_key(&token, |count| count.token) {
-                Ok(at) => self.counts[at].generated += 1,
-                Err(at) => self.counts.insert(at, TokenCount { token, generated: 1 }),
-            }
+            count(&mut self.counts, token);
         }
     }
 }
@@ -118,6 +131,14 @@ fn uses_counts(sampling: &Sampling) -> bool {
     sampling.repetition_penalty != 1.0
         || sampling.presence_penalty != 0.0
         || sampling.frequency_penalty != 0.0
+}
+
+/// Counts a generated token.
+fn count(counts: &mut Vec<TokenCount>, token: u32) {
+    match counts.binary_search_by_key(&token, |count| count.token) {
+        Ok(at) => counts[at].generated += 1,
+        Err(at) => counts.insert(at, TokenCount { token, generated: 1 }),
+    }
 }
 
 fn count_prompt(prompt: &[u32]) -> Vec<TokenCount> {

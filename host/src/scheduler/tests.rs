@@ -33,6 +33,7 @@ impl Driver {
     fn submit(&mut self, id: u64, prompt: usize, max_tokens: u32) {
         let request = Request {
             prompt: vec![1; prompt],
+            generated: 0,
             max_tokens,
             sampling: Sampling::default(),
             stop_tokens: Vec::new(),

@@ -1,11 +1,15 @@
 //! One life of a slot.
 
+use super::{LoadSpec, ModelText};
 use crate::{
     engine::{Engine, TeardownReport},
     loader::{Library, Unload},
 };
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -15,6 +19,9 @@ pub struct Generation<T> {
     engine: Engine,
     text: Arc<T>,
     created: SystemTime,
+    stuck: AtomicBool,
+    /// How it was loaded; engines of tests were not.
+    spec: Option<LoadSpec>,
     /// The code that the engine runs; engines of tests have none.
     library: Mutex<Option<Library>>,
     holds: Mutex<Holds>,
@@ -37,6 +44,15 @@ pub struct GenerationEnd {
 /// How long the threads of a library may take to end once the engine thread has.
 const UNLOAD_WAIT: Duration = Duration::from_secs(5);
 
+/// What two generations have in common where a request can go on from one to the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Of the vocabulary.
+    pub text: String,
+    /// Of the weights.
+    pub weights: String,
+}
+
 #[derive(Default)]
 struct Holds {
     leases: usize,
@@ -47,20 +63,34 @@ impl<T> Generation<T> {
     /// A generation whose engine is running, on code of this program. `number` is from
     /// [`super::Slot::next_number`].
     pub fn new(number: u64, engine: Engine, text: Arc<T>) -> Arc<Self> {
-        Arc::new(Self::of(number, engine, text, None))
+        Arc::new(Self::of(number, engine, text, None, None))
     }
 
-    /// A generation whose engine runs the code of `library`, which is closed at its end.
-    pub fn with_library(number: u64, engine: Engine, text: Arc<T>, library: Library) -> Arc<Self> {
-        Arc::new(Self::of(number, engine, text, Some(library)))
+    /// A generation as `spec` asks for it, whose engine runs the code of `library`, which is closed at its end.
+    pub fn with_library(
+        number: u64,
+        engine: Engine,
+        text: Arc<T>,
+        spec: LoadSpec,
+        library: Library,
+    ) -> Arc<Self> {
+        Arc::new(Self::of(number, engine, text, Some(spec), Some(library)))
     }
 
-    fn of(number: u64, engine: Engine, text: Arc<T>, library: Option<Library>) -> Self {
+    fn of(
+        number: u64,
+        engine: Engine,
+        text: Arc<T>,
+        spec: Option<LoadSpec>,
+        library: Option<Library>,
+    ) -> Self {
         Self {
             number,
             engine,
             text,
             created: SystemTime::now(),
+            stuck: AtomicBool::new(false),
+            spec,
             library: Mutex::new(library),
             holds: Mutex::default(),
             released: Condvar::new(),
@@ -82,6 +112,11 @@ impl<T> Generation<T> {
         &self.text
     }
 
+    /// How it was loaded.
+    pub fn spec(&self) -> Option<&LoadSpec> {
+        self.spec.as_ref()
+    }
+
     /// When it was made.
     pub fn created(&self) -> SystemTime {
         self.created
@@ -98,15 +133,9 @@ impl<T> Generation<T> {
     /// After a teardown that was stuck it may be called again, and then goes on from there.
     pub fn shutdown(&self, deadline: Duration) -> GenerationEnd {
         let began = Instant::now();
-        let mut holds = self.holds();
-        holds.closed = true;
-        let waited = self
-            .released
-            .wait_timeout_while(holds, deadline, |holds| holds.leases > 0);
-        let leases = waited.unwrap_or_else(PoisonError::into_inner).0.leases;
-        let teardown = self.engine.shutdown(deadline.saturating_sub(began.elapsed()));
-        let library = &mut *self.library.lock().unwrap_or_else(PoisonError::into_inner);
-        let unload = library.as_mut().map(|library| library.close(UNLOAD_WAIT));
+        let leases = self.drain(deadline);
+        let teardown = self.teardown(deadline.saturating_sub(began.elapsed()));
+        let unload = self.unload(UNLOAD_WAIT);
         GenerationEnd {
             number: self.number,
             leases,
@@ -115,11 +144,45 @@ impl<T> Generation<T> {
         }
     }
 
+    /// Gives no more leases, and waits until `deadline` for those that are held to come to their end. Returns how
+    /// many have not.
+    pub fn drain(&self, deadline: Duration) -> usize {
+        let mut holds = self.holds();
+        holds.closed = true;
+        let waited = self
+            .released
+            .wait_timeout_while(holds, deadline, |holds| holds.leases > 0);
+        waited.unwrap_or_else(PoisonError::into_inner).0.leases
+    }
+
+    /// Whether a call of its teardown did not come back.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed) && !self.engine.has_ended()
+    }
+
+    /// Gives up the requests that are left at `deadline`, tears the engine down and joins its thread.
+    pub fn teardown(&self, deadline: Duration) -> TeardownReport {
+        let report = self.engine.shutdown(deadline);
+        self.stuck.store(report.stuck.is_some(), Ordering::Relaxed);
+        report
+    }
+
+    /// Closes the library, whose threads may take so long to end; `None` where there is none.
+    pub fn unload(&self, wait: Duration) -> Option<Unload> {
+        let library = &mut *self.library.lock().unwrap_or_else(PoisonError::into_inner);
+        library.as_mut().map(|library| library.close(wait))
+    }
+
     /// Counts a lease, unless it is closed.
     pub(super) fn hold(&self) -> bool {
         let mut holds = self.holds();
         holds.leases += usize::from(!holds.closed);
         !holds.closed
+    }
+
+    /// Counts one more lease for whoever has one.
+    pub(super) fn hold_again(&self) {
+        self.holds().leases += 1;
     }
 
     /// Counts a lease back.
@@ -131,5 +194,15 @@ impl<T> Generation<T> {
     fn holds(&self) -> MutexGuard<'_, Holds> {
         // Nothing panics while it holds the lock.
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ModelText> Generation<T> {
+    /// What another generation must have in common with it to take its requests.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            text: self.text.fingerprint().to_owned(),
+            weights: self.engine.info().model.weights_identity.to_string(),
+        }
     }
 }

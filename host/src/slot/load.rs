@@ -1,12 +1,16 @@
 //! The load: from a specification to a generation that serves, or to an error that leaves nothing behind.
 
-use super::{Generation, Slot};
+use super::{Generation, ModelText, Slot};
 use crate::{
     engine::{DeviceIo, Engine, EngineOptions},
     loader::{BackendSource, Device, Library, LoadError, Services, Unload},
 };
 use met_backend_api::{Error, ModelSpec, OpenSpec};
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// What to load, and how.
 #[derive(Clone, Debug)]
@@ -19,11 +23,26 @@ pub struct LoadSpec {
     pub model: ModelSpec,
     /// The engine's bounds.
     pub engine: EngineOptions,
+    /// How long the device may take to open and the model to load.
+    pub deadline: Duration,
+}
+
+/// How long a load may take where nobody says otherwise.
+pub const LOAD_DEADLINE: Duration = Duration::from_secs(600);
+
+/// A load that came to nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{problem}")]
+pub struct LoadFailure {
+    /// Why.
+    pub problem: LoadProblem,
+    /// What became of the library, where it was loaded.
+    pub unload: Option<Unload>,
 }
 
 /// Why there is no generation.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadFailure {
+pub enum LoadProblem {
     /// The library.
     #[error(transparent)]
     Library(#[from] LoadError),
@@ -38,64 +57,98 @@ pub enum LoadFailure {
         /// What it said.
         error: Error,
     },
+    /// It took too long.
+    #[error("{backend}: the model was not loaded within {} s; give the load more time, or look at the disk", deadline.as_secs_f32())]
+    Late {
+        /// The backend's name.
+        backend: String,
+        /// How long it had.
+        deadline: Duration,
+    },
 }
 
 /// How long the threads of a backend that did not load may take to end.
-const UNLOAD_WAIT: Duration = Duration::from_secs(5);
+const UNLOAD_WAIT: Duration = Duration::from_secs(1);
+/// How long a load that was cancelled may take to see that.
+const CANCEL_WAIT: Duration = Duration::from_millis(800);
 
 /// Loads the backend, the model on a new engine thread, and meanwhile the text on this one. Blocks the calling
 /// thread; `services` hears of the progress and can cancel it. The generation is not published: that is
 /// [`Slot::switch`].
-pub fn load<T, E: std::fmt::Display>(
+///
+/// A load that does not heed its cancellation, or takes longer than it may, is left to itself: its library stays
+/// mapped, and if it does come back, it gives back what it took.
+pub fn load<T: ModelText>(
     slot: &Slot<T>,
     spec: &LoadSpec,
     services: &Services,
-    open_text: impl FnOnce() -> Result<T, E>,
 ) -> Result<Arc<Generation<T>>, LoadFailure> {
-    let mut library = Library::load(&spec.backend)?;
-    let opened = open(slot.name(), &library, spec, services, open_text);
-    match opened {
+    let mut library = Library::load(&spec.backend).map_err(|error| LoadFailure {
+        problem: error.into(),
+        unload: None,
+    })?;
+    match open(slot.name(), &library, spec, services) {
         Ok((engine, text)) => Ok(Generation::with_library(
             slot.next_number(),
             engine,
             Arc::new(text),
+            spec.clone(),
             library,
         )),
-        Err(failure) => {
-            if let Unload::Retained { reason } = library.close(UNLOAD_WAIT) {
+        Err(problem) => {
+            let unload = library.close(UNLOAD_WAIT);
+            if let Unload::Retained { reason } = &unload {
                 tracing::warn!(backend = %spec.backend, "the library stays mapped after a failed load: {reason}");
             }
-            Err(failure)
+            Err(LoadFailure {
+                problem,
+                unload: Some(unload),
+            })
         }
     }
 }
 
-fn open<T, E: std::fmt::Display>(
+fn open<T: ModelText>(
     name: &str,
     library: &Library,
     spec: &LoadSpec,
     services: &Services,
-    open_text: impl FnOnce() -> Result<T, E>,
-) -> Result<(Engine, T), LoadFailure> {
+) -> Result<(Engine, T), LoadProblem> {
     let (opener, device, model) = (library.opener(), spec.device.clone(), spec.model.clone());
     let for_engine = services.clone();
     let starting = Engine::begin(name, spec.engine, move || {
         let device = Device::load(opener, &device, &model, &for_engine)?;
         Ok(Box::new(device) as Box<dyn DeviceIo>)
     });
-    let text = open_text();
+    let text = T::open(Path::new(spec.model.path.as_str()));
     if text.is_err() {
         services.cancel();
     }
-    let engine = starting.and_then(|starting| starting.wait());
+    let began = Instant::now();
+    let is_late = || began.elapsed() >= spec.deadline;
+    let mut cancelled = None;
+    let patient = || {
+        if services.is_cancelled() {
+            return cancelled.get_or_insert_with(Instant::now).elapsed() < CANCEL_WAIT;
+        }
+        if is_late() {
+            services.cancel();
+        }
+        true
+    };
+    let engine = starting.and_then(|starting| starting.wait_while(patient));
     match (engine, text) {
         (engine, Err(error)) => {
             if let Ok(engine) = engine {
                 engine.shutdown(Duration::ZERO);
             }
-            Err(LoadFailure::Text(error.to_string()))
+            Err(LoadProblem::Text(error))
         }
-        (Err(error), Ok(_)) => Err(LoadFailure::Backend {
+        (Err(_), Ok(_)) if is_late() => Err(LoadProblem::Late {
+            backend: library.name().into(),
+            deadline: spec.deadline,
+        }),
+        (Err(error), Ok(_)) => Err(LoadProblem::Backend {
             backend: library.name().into(),
             error,
         }),

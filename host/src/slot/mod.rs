@@ -7,24 +7,33 @@
 //!
 //! `T` is what belongs to a generation besides its engine: tokenizer and template.
 
+mod door;
 mod generation;
 mod lease;
 mod load;
+mod model_text;
+mod request_stream;
+pub mod swap;
 #[cfg(test)]
 mod tests;
 
-pub use generation::{Generation, GenerationEnd};
+pub use door::Hold;
+pub use generation::{Generation, GenerationEnd, Identity};
 pub use lease::{Lease, LeaseError};
-pub use load::{LoadFailure, LoadSpec, load};
+pub use load::{LOAD_DEADLINE, LoadFailure, LoadProblem, LoadSpec, load};
+pub use model_text::ModelText;
+pub use request_stream::RequestStream;
 
+use door::{Door, Entry};
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
+use tokio::sync::oneshot;
 
 /// Every served name.
 pub struct Slots<T> {
@@ -34,8 +43,10 @@ pub struct Slots<T> {
 /// A served model name.
 pub struct Slot<T> {
     name: String,
-    current: RwLock<Option<Arc<Generation<T>>>>,
+    door: Mutex<Door<Arc<Generation<T>>, oneshot::Sender<Lease<T>>>>,
     last_number: AtomicU64,
+    /// How its latest generation was loaded.
+    spec: Mutex<Option<LoadSpec>>,
 }
 
 impl<T> Slots<T> {
@@ -64,6 +75,14 @@ impl<T> Slots<T> {
             .cloned()
     }
 
+    /// Takes the name away: from now on there is no such model. Its generation is untouched.
+    pub fn remove(&self, name: &str) -> Option<Arc<Slot<T>>> {
+        self.slots
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(name)
+    }
+
     /// Every slot, in order of name.
     pub fn all(&self) -> Vec<Arc<Slot<T>>> {
         self.slots
@@ -74,12 +93,12 @@ impl<T> Slots<T> {
             .collect()
     }
 
-    /// A hold on the generation that serves `model` now.
-    pub fn lease(&self, model: &str) -> Result<Lease<T>, LeaseError> {
+    /// A hold on the generation that serves `model`; waits for it where it is being swapped.
+    pub async fn enter(&self, model: &str) -> Result<Lease<T>, LeaseError> {
         let slot = self.get(model).ok_or_else(|| LeaseError::UnknownModel {
             model: model.to_owned(),
         })?;
-        slot.lease()
+        slot.enter(false).await
     }
 
     /// Whether there is a slot, and each takes requests.
@@ -97,6 +116,7 @@ impl<T> Slots<T> {
         let slots = self.all();
         std::thread::scope(|scope| {
             let threads = slots.iter().filter_map(|slot| {
+                slot.let_go();
                 let generation = slot.switch(None)?;
                 Some(scope.spawn(move || (slot.name.clone(), generation.shutdown(deadline))))
             });
@@ -119,8 +139,9 @@ impl<T> Slot<T> {
     fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            current: RwLock::new(None),
+            door: Mutex::new(Door::new()),
             last_number: AtomicU64::new(0),
+            spec: Mutex::new(None),
         }
     }
 
@@ -134,35 +155,99 @@ impl<T> Slot<T> {
         self.last_number.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// How its latest generation was loaded.
+    pub fn spec(&self) -> Option<LoadSpec> {
+        self.spec.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Remembers how its latest generation was loaded.
+    pub fn set_spec(&self, spec: LoadSpec) {
+        *self.spec.lock().unwrap_or_else(PoisonError::into_inner) = Some(spec);
+    }
+
     /// The generation that serves now.
     pub fn current(&self) -> Option<Arc<Generation<T>>> {
-        self.current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.door().current().cloned()
     }
 
-    /// Lets another generation serve from now on, and returns the one that did.
-    pub fn switch(&self, to: Option<Arc<Generation<T>>>) -> Option<Arc<Generation<T>>> {
-        std::mem::replace(
-            &mut *self.current.write().unwrap_or_else(PoisonError::into_inner),
-            to,
-        )
+    /// Lets another generation serve from now on, and returns the one that did. Requests that waited for one
+    /// have their hold on it before anybody else can ask for its end.
+    pub fn switch(self: &Arc<Self>, to: Option<Arc<Generation<T>>>) -> Option<Arc<Generation<T>>> {
+        let mut door = self.door();
+        let (from, held) = door.switch(to);
+        if let Some(current) = door.current().cloned() {
+            for waiting in held {
+                if let Some(lease) = Lease::of(self, &current) {
+                    // One that has left gives its hold back at once.
+                    let _ = waiting.send(lease);
+                }
+            }
+        }
+        drop(door);
+        from
     }
 
-    /// A hold on the generation that serves now.
-    pub fn lease(&self) -> Result<Lease<T>, LeaseError> {
-        // One that was closed since it was read has been switched away, or the slot is being shut down.
-        (0..2)
-            .find_map(|_| Lease::of(self.current()?))
-            .ok_or(LeaseError::NotReady {
-                retry_after: lease::RETRY_AFTER,
-            })
+    /// From now on a generation is expected: requests that find none wait for it.
+    pub fn hold(&self, hold: Hold) {
+        self.door().hold(hold);
     }
 
-    /// Whether a generation serves, and takes requests.
+    /// From now on none is expected; those that wait are sent away.
+    pub fn let_go(&self) {
+        let waiting = self.door().let_go();
+        drop(waiting);
+    }
+
+    /// How many requests have ever waited for a generation, and how many do now.
+    pub fn held(&self) -> (u64, usize) {
+        let door = self.door();
+        (door.held_total(), door.held())
+    }
+
+    /// A hold on the generation that serves, or waits for one where one is expected. A request that `goes_on` from
+    /// an earlier generation is not refused for the length of the line.
+    pub async fn enter(self: &Arc<Self>, goes_on: bool) -> Result<Lease<T>, LeaseError> {
+        let retry_after = lease::RETRY_AFTER;
+        let (hold, lease) = {
+            let mut door = self.door();
+            match door.enter(
+                goes_on,
+                |current| current.engine().is_open(),
+                oneshot::Sender::is_closed,
+            ) {
+                Entry::Serves(current) => {
+                    return Lease::of(self, &current).ok_or(LeaseError::NotReady { retry_after });
+                }
+                Entry::Full => return Err(LeaseError::Full { retry_after }),
+                Entry::Closed => return Err(LeaseError::NotReady { retry_after }),
+                Entry::Wait(hold) => {
+                    let (waiting, lease) = oneshot::channel();
+                    door.wait(waiting);
+                    (hold, lease)
+                }
+            }
+        };
+        let waited = tokio::time::timeout(hold.deadline, lease).await;
+        waited
+            .ok()
+            .and_then(Result::ok)
+            .ok_or(LeaseError::NotReady { retry_after })
+    }
+
+    /// Whether a generation serves and takes requests, or one is expected and they are held.
     pub fn is_ready(&self) -> bool {
-        self.current()
-            .is_some_and(|generation| generation.engine().snapshot().is_ready())
+        let door = self.door();
+        door.is_held_open() || door.current().is_some_and(|current| current.engine().is_open())
+    }
+
+    /// Whether a request of generation `number` may go on in another one.
+    fn goes_on_after(&self, number: u64) -> bool {
+        let door = self.door();
+        door.is_held_open() || door.current().is_some_and(|current| current.number() != number)
+    }
+
+    fn door(&self) -> MutexGuard<'_, Door<Arc<Generation<T>>, oneshot::Sender<Lease<T>>>> {
+        // Nothing panics while it holds the lock.
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,18 +9,24 @@ fn generation(slot: &Slot<()>) -> Arc<Generation<()>> {
     Generation::new(slot.next_number(), engine, Arc::new(()))
 }
 
+/// A hold, as a request asks for one.
+fn lease(slots: &Slots<()>) -> Result<Lease<()>, LeaseError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(slots.enter("chat"))
+}
+
 #[test]
 fn a_name_without_a_slot_and_a_slot_without_a_generation_are_told_apart() {
     let slots = Slots::<()>::new();
-    assert!(matches!(
-        slots.lease("chat"),
-        Err(LeaseError::UnknownModel { .. })
-    ));
+    assert!(matches!(lease(&slots), Err(LeaseError::UnknownModel { .. })));
     assert!(!slots.is_ready());
     let slot = slots.add("chat");
-    assert!(matches!(slots.lease("chat"), Err(LeaseError::NotReady { .. })));
+    assert!(matches!(lease(&slots), Err(LeaseError::NotReady { .. })));
     slot.switch(Some(generation(&slot)));
-    assert_eq!(slots.lease("chat").map(|lease| lease.number()), Ok(1));
+    assert_eq!(lease(&slots).map(|lease| lease.number()), Ok(1));
     assert!(slots.is_ready());
     slots.shutdown(Duration::ZERO);
 }
@@ -30,12 +36,9 @@ fn a_lease_keeps_the_generation_it_was_taken_on_through_a_switch() {
     let slots = Slots::new();
     let slot = slots.add("chat");
     slot.switch(Some(generation(&slot)));
-    let old = slots.lease("chat").expect("ready");
+    let old = lease(&slots).expect("ready");
     let incumbent = slot.switch(Some(generation(&slot))).expect("was there");
-    assert_eq!(
-        (old.number(), slots.lease("chat").expect("ready").number()),
-        (1, 2)
-    );
+    assert_eq!((old.number(), lease(&slots).expect("ready").number()), (1, 2));
     assert_eq!(
         (incumbent.leases(), slot.current().expect("there").leases()),
         (1, 0)
@@ -53,11 +56,11 @@ fn a_closed_generation_gives_no_lease_and_its_deadline_holds() {
     let slots = Slots::new();
     let slot = slots.add("chat");
     slot.switch(Some(generation(&slot)));
-    let kept = slots.lease("chat").expect("ready");
+    let kept = lease(&slots).expect("ready");
     let ends = slots.shutdown(Duration::from_millis(50));
     let (name, end) = &ends[0];
     assert_eq!((name.as_str(), end.number, end.leases), ("chat", 1, 1));
     assert!(end.teardown.is_clean(), "{:?}", end.teardown);
     assert!(!kept.hold());
-    assert!(matches!(slots.lease("chat"), Err(LeaseError::NotReady { .. })));
+    assert!(matches!(lease(&slots), Err(LeaseError::NotReady { .. })));
 }

@@ -14,6 +14,7 @@ mod merge;
 mod open;
 mod pretokenizer;
 mod sentence_piece;
+mod served;
 mod source;
 mod special;
 mod stop;

@@ -61,6 +61,7 @@ impl World {
                 assert!(fenced || exhausted > 8, "{id:?} failed without a reason")
             }
             Event::Failed(Failure::Draining) => assert!(aborted),
+            Event::Moved(_) => panic!("{id:?} was not asked to move"),
             Event::Failed(Failure::SlowClient) => panic!("{id:?} was not slow"),
         }
         self.clients.remove(&id);

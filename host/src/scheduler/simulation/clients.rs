@@ -31,6 +31,7 @@ impl World {
         let penalty = if self.random.chance(250) { 0.5 } else { 0.0 };
         let request = Request {
             prompt,
+            generated: 0,
             max_tokens: self.random.between(1, 30) as u32,
             sampling: Sampling {
                 seed: self.last_id,

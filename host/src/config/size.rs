@@ -1,5 +1,6 @@
 //! Sizes as operators write them: `512M`, `1.5GiB`, `4096`.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::str::FromStr;
 
 /// A number of bytes. Suffixes K, M, G and T, alone or as `KiB` or `KB`, are powers of 1024.
@@ -35,6 +36,28 @@ impl FromStr for Size {
             return Err(format!("'{text}' is more than any machine has"));
         }
         Ok(Self(bytes as u64))
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0)
+    }
+}
+
+/// A number, or a text as on the command line.
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a size is a number of bytes, or a text like \"512M\"")]
+        enum Form {
+            Bytes(u64),
+            Text(String),
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Bytes(bytes) => Ok(Self(bytes)),
+            Form::Text(text) => text.parse().map_err(D::Error::custom),
+        }
     }
 }
 

@@ -1,0 +1,200 @@
+//! Reports for people.
+
+use serde_json::Value;
+use std::fmt::Write;
+
+/// A step of a swap, as it ends.
+pub(super) fn event(event: &Value) {
+    match event["event"].as_str() {
+        Some("begun") => {
+            let plan = event["plan"]
+                .as_str()
+                .map(|plan| format!(": {}", plan.replace('_', " ")));
+            println!(
+                "swap {} of {}{}",
+                event["id"],
+                text(&event["slot"]),
+                plan.unwrap_or_default()
+            );
+        }
+        Some("step") => {
+            let error = event["error"].as_str().map(|error| format!("  {error}"));
+            println!(
+                "  {:<9} {:<10} {:>9.1} ms{}",
+                text(&event["step"]),
+                text(&event["of"]),
+                event["ms"].as_f64().unwrap_or_default(),
+                error.unwrap_or_default()
+            );
+        }
+        _ => {}
+    }
+}
+
+/// How a swap ended.
+pub(super) fn report(report: &Value) -> String {
+    let mut out = String::new();
+    let outcome = text(&report["outcome"]).replace('_', " ");
+    let _ = write!(out, "{outcome}");
+    if let Some(error) = report["error"].as_str() {
+        let _ = write!(out, " ({error})");
+    }
+    let slot = text(&report["slot"]);
+    let _ = match report["to"].as_object() {
+        Some(to) => writeln!(
+            out,
+            ": {slot} serves {} on {}, generation {}",
+            text(&to["model"]),
+            text(&to["backend"]),
+            to["generation"]
+        ),
+        None => writeln!(out, ": {slot} serves nothing"),
+    };
+    let released = &report["released"];
+    let pools = released["pools"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let bytes: u64 = pools.iter().filter_map(|pool| pool["bytes"].as_u64()).sum();
+    if !pools.is_empty() {
+        let _ = writeln!(
+            out,
+            "released {} in {} pools, swept {} ({}), {} left",
+            size(bytes),
+            pools.len(),
+            released["swept"]["count"],
+            size(released["swept"]["bytes"].as_u64().unwrap_or_default()),
+            released["left"].as_array().map_or(0, Vec::len)
+        );
+    }
+    if let Some(library) = report["library"].as_object() {
+        let reason = library
+            .get("reason")
+            .and_then(Value::as_str)
+            .map(|reason| format!(": {reason}"));
+        let _ = writeln!(
+            out,
+            "library {}{}",
+            text(&library["state"]).replace('_', " "),
+            reason.unwrap_or_default()
+        );
+    }
+    let _ = writeln!(
+        out,
+        "requests: {} held, {} carried, {} cut; {:.0} ms in all",
+        report["held_requests"],
+        report["carried"],
+        report["cancelled"],
+        report["ms"].as_f64().unwrap_or_default()
+    );
+    out
+}
+
+/// The slots, one a line.
+pub(super) fn status(status: &Value) -> String {
+    let mut out = String::new();
+    let slots = status["slots"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let _ = writeln!(
+        out,
+        "{:<16} {:>4} {:<10} {:<28} {:<24} {:>7} {:>7} {:>10}",
+        "SLOT", "GEN", "STATE", "MODEL", "BACKEND", "RUNNING", "WAITING", "MEMORY"
+    );
+    for slot in slots {
+        let state = match (slot["swap"].as_u64(), slot["ready"].as_bool()) {
+            (Some(id), _) => format!("swap {id}"),
+            (None, Some(true)) => "ready".to_owned(),
+            (None, _) => slot["engine"]["state"].as_str().unwrap_or("empty").to_owned(),
+        };
+        let counts = &slot["counts"];
+        let count = |name: &str| counts[name].as_u64().unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "{:<16} {:>4} {:<10} {:<28} {:<24} {:>7} {:>7} {:>10}",
+            text(&slot["slot"]),
+            slot["generation"]
+                .as_u64()
+                .map_or("-".to_owned(), |number| number.to_string()),
+            state,
+            slot["model"]["name"].as_str().unwrap_or("-"),
+            slot["backend"].as_str().unwrap_or("-"),
+            count("prefilling") + count("active"),
+            count("waiting") + count("preempted") + slot["held"].as_u64().unwrap_or_default(),
+            size(slot["memory"]["ledger_bytes"].as_u64().unwrap_or_default())
+        );
+    }
+    for stuck in status["stuck"].as_array().into_iter().flatten() {
+        let _ = writeln!(
+            out,
+            "stuck: generation {} of {} in the call {}",
+            stuck["generation"]["generation"],
+            text(&stuck["slot"]),
+            stuck["call"]
+        );
+    }
+    out
+}
+
+/// A ledger, one entry a line.
+pub(super) fn ledger(ledger: &Value) -> String {
+    let mut out = String::new();
+    let entries = ledger["entries"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let _ = writeln!(out, "{:>8} {:<10} {:>10} OWNER", "SERIAL", "KIND", "BYTES");
+    for entry in entries {
+        let _ = writeln!(
+            out,
+            "{:>8} {:<10} {:>10} {}",
+            entry["serial"],
+            text(&entry["kind"]),
+            size(entry["bytes"].as_u64().unwrap_or_default()),
+            text(&entry["owner"])
+        );
+    }
+    let bytes = entries.iter().filter_map(|entry| entry["bytes"].as_u64()).sum();
+    let _ = writeln!(out, "{} entries, {}", entries.len(), size(bytes));
+    out
+}
+
+/// What a reload did.
+pub(super) fn changes(answer: &Value) -> String {
+    let changes = answer["changes"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let line = |change: &Value| {
+        let (report, error) = (&change["report"], &change["error"]);
+        let outcome = report["outcome"]
+            .as_str()
+            .unwrap_or("not begun")
+            .replace('_', " ");
+        let why = error
+            .as_str()
+            .or(report["error"].as_str())
+            .map(|why| format!(": {why}"));
+        format!(
+            "{} {}: {outcome}{}\n",
+            text(&change["change"]),
+            text(&change["slot"]),
+            why.unwrap_or_default()
+        )
+    };
+    match changes.is_empty() {
+        true => "nothing has changed".to_owned(),
+        false => changes.iter().map(line).collect(),
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}

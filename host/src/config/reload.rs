@@ -1,0 +1,123 @@
+//! A changed configuration file, applied to a server that runs.
+
+use super::{Change, Config, SlotConfig, changes};
+use crate::{
+    loader::Builtins,
+    slot::{
+        ModelText,
+        swap::{Begun, Order, Refusal, Supervisor, SwapReport},
+    },
+};
+use serde::Serialize;
+use std::{path::PathBuf, sync::Arc};
+use tokio::sync::Mutex;
+
+/// Knows the file, and what of it has been applied.
+pub struct Reloader<T> {
+    path: Option<PathBuf>,
+    builtins: Builtins,
+    supervisor: Arc<Supervisor<T>>,
+    applied: Mutex<Config>,
+}
+
+/// What became of one slot's change.
+#[derive(Clone, Debug, Serialize)]
+pub struct Applied {
+    /// The slot.
+    pub slot: String,
+    /// What was to become of it.
+    pub change: Change,
+    /// Why that was not begun.
+    pub error: Option<String>,
+    /// How it went.
+    pub report: Option<SwapReport>,
+}
+
+impl Applied {
+    /// Whether the slot is as the file says.
+    pub fn is_as_asked(&self) -> bool {
+        self.report.as_ref().is_some_and(SwapReport::is_as_asked)
+    }
+}
+
+impl<T: ModelText> Reloader<T> {
+    /// Of a server that has applied `config`, which was read from `path`, where there is one.
+    pub fn new(
+        path: Option<PathBuf>,
+        config: Config,
+        builtins: Builtins,
+        supervisor: Arc<Supervisor<T>>,
+    ) -> Self {
+        Self {
+            path,
+            builtins,
+            supervisor,
+            applied: Mutex::new(config),
+        }
+    }
+
+    /// Reads the file again and applies the difference, every slot at the same time. A bad file changes nothing; a
+    /// slot whose change fails keeps what it has, and is tried again with the next reload.
+    ///
+    /// # Errors
+    /// What is wrong with the file, and on which line.
+    pub async fn reload(&self) -> Result<Vec<Applied>, String> {
+        let path = self
+            .path
+            .as_ref()
+            .ok_or("this server was started without --config: there is nothing to reload")?;
+        let mut applied = self.applied.lock().await;
+        let new = Config::read(path, &self.builtins)?;
+        if (&applied.listen, &applied.admin, &applied.api_key) != (&new.listen, &new.admin, &new.api_key) {
+            tracing::warn!(
+                "listen, admin and api_key are taken from the file when the server starts, not now"
+            );
+        }
+        let slots = self.supervisor.slots();
+        let present = slots.all().iter().map(|slot| slot.name().to_owned()).collect();
+        let mut begun = Vec::new();
+        for (name, change) in changes(&applied.slots, &new.slots, &present) {
+            let config = new.slots.get(&name).or_else(|| applied.slots.get(&name));
+            let started = self.begin(&name, change, config);
+            begun.push((name, change, started));
+        }
+        let mut done = Vec::new();
+        for (slot, change, started) in begun {
+            let (error, report) = match started {
+                Ok(begun) => (None, begun.report.await.ok()),
+                Err(error) => (Some(error), None),
+            };
+            let one = Applied {
+                slot: slot.clone(),
+                change,
+                error,
+                report,
+            };
+            if one.is_as_asked() {
+                match new.slots.get(&slot) {
+                    Some(config) => applied.slots.insert(slot, config.clone()),
+                    None => applied.slots.remove(&slot),
+                };
+            }
+            done.push(one);
+        }
+        Ok(done)
+    }
+
+    fn begin(&self, name: &str, change: Change, config: Option<&SlotConfig>) -> Result<Begun, String> {
+        let usual = SlotConfig::default();
+        let config = config.unwrap_or(&usual);
+        // The file says all of it, so nothing stays as it was.
+        let order = match change {
+            Change::Load => Order::Load(config.order(None, &self.builtins)?),
+            Change::Swap => Order::Swap(config.order(None, &self.builtins)?),
+            Change::Unload => Order::Unload {
+                in_flight: config.in_flight.unwrap_or_default(),
+                drain_deadline: config.drain_deadline()?,
+            },
+        };
+        self.supervisor
+            .begin(name, order)
+            .map_err(|refusal: Refusal| refusal.to_string())
+    }
+}

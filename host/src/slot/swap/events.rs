@@ -1,0 +1,80 @@
+//! What is told of a swap while it runs.
+
+use super::{GenerationCard, Plan, Step, StepReport, SwapReport};
+use serde::Serialize;
+
+/// Something that happened.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum SwapEvent {
+    /// A swap began.
+    Begun {
+        /// Which.
+        id: u64,
+        /// Of which slot.
+        slot: String,
+        /// What serves.
+        from: Option<GenerationCard>,
+        /// In which order, where there are two generations.
+        plan: Option<Plan>,
+    },
+    /// A step began.
+    StepBegun {
+        /// Of which swap.
+        id: u64,
+        /// Of which slot.
+        slot: String,
+        /// Which.
+        #[serde(flatten)]
+        step: Step,
+    },
+    /// A load is so far.
+    Progress {
+        /// Of which swap.
+        id: u64,
+        /// Of which slot.
+        slot: String,
+        /// What is being done ("weights").
+        stage: String,
+        /// Bytes of it that are done.
+        done: u64,
+        /// Bytes of it in all.
+        total: u64,
+    },
+    /// A step came to its end.
+    Step {
+        /// Of which swap.
+        id: u64,
+        /// Of which slot.
+        slot: String,
+        /// How it went.
+        #[serde(flatten)]
+        report: StepReport,
+    },
+    /// A swap came to its end.
+    Ended(SwapReport),
+}
+
+impl SwapEvent {
+    /// Its name, as in the JSON field `event`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Begun { .. } => "begun",
+            Self::StepBegun { .. } => "step_begun",
+            Self::Progress { .. } => "progress",
+            Self::Step { .. } => "step",
+            Self::Ended(_) => "ended",
+        }
+    }
+
+    /// The slot's name.
+    pub fn slot(&self) -> &str {
+        match self {
+            Self::Begun { slot, .. }
+            | Self::StepBegun { slot, .. }
+            | Self::Progress { slot, .. }
+            | Self::Step { slot, .. } => slot,
+            Self::Ended(report) => &report.slot,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What is free, and what this process holds, as the system says.
+
+use std::{fs, path::Path};
+
+/// Bytes that the system would give without swapping, within the process's control group. `None` where it does not
+/// say.
+pub fn free() -> Option<u64> {
+    let system = field("/proc/meminfo", "MemAvailable:")?;
+    let limit = number("/sys/fs/cgroup/memory.max");
+    let used = number("/sys/fs/cgroup/memory.current");
+    Some(match limit.zip(used) {
+        Some((limit, used)) => system.min(limit.saturating_sub(used)),
+        None => system,
+    })
+}
+
+/// Anonymous bytes of this process, those swapped out included: what a leak would show in.
+pub fn anonymous() -> Option<u64> {
+    let status = "/proc/self/status";
+    Some(field(status, "RssAnon:")? + field(status, "VmSwap:")?)
+}
+
+/// Bytes of a checkpoint: of the file, or of what lies in the folder.
+pub fn checkpoint_bytes(path: &Path) -> u64 {
+    let bytes = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
+    match fs::read_dir(path) {
+        Ok(entries) => entries.flatten().map(|entry| bytes(&entry.path())).sum(),
+        Err(_) => bytes(path),
+    }
+}
+
+/// A line `NAME 123 kB`, in bytes.
+fn field(file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
+fn number(file: &str) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_says_what_is_free_and_what_we_hold() {
+        assert!(free().is_some_and(|bytes| bytes > 1 << 20));
+        let before = anonymous().expect("Linux says so");
+        let more = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let after = anonymous().expect("Linux says so");
+        assert!(after > before + (32 << 20), "{before} {after}");
+        drop(more);
+    }
+
+    #[test]
+    fn a_folder_is_as_large_as_its_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, size) in [("a", 10), ("b", 32)] {
+            fs::write(folder.path().join(name), vec![0; size]).expect("written");
+        }
+        assert_eq!(checkpoint_bytes(folder.path()), 42);
+        assert_eq!(checkpoint_bytes(&folder.path().join("b")), 32);
+        assert_eq!(checkpoint_bytes(&folder.path().join("c")), 0);
+    }
+}

@@ -1,0 +1,265 @@
+//! Which slots are being swapped, and what became of earlier swaps.
+
+use super::{
+    Order, SwapEvent, SwapReport,
+    perform::{Control, Done, Performer},
+};
+use crate::slot::{Generation, GenerationEnd, ModelText, Slot, Slots};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::sync::{broadcast, oneshot};
+
+/// Reports that are kept.
+const REPORTS: usize = 64;
+/// Events that a slow listener may lag behind before it misses some.
+const EVENTS: usize = 1024;
+
+/// Swaps that ended, by slot and outcome.
+pub const SWAPS: &str = "met_swaps_total";
+
+/// Carries orders out, one at a time a slot.
+pub struct Supervisor<T> {
+    slots: Arc<Slots<T>>,
+    events: broadcast::Sender<SwapEvent>,
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T> {
+    last_id: u64,
+    busy: BTreeMap<String, (u64, Arc<Control>)>,
+    reports: VecDeque<SwapReport>,
+    stuck: Vec<(String, Arc<Generation<T>>)>,
+    closing: bool,
+}
+
+/// A swap that was begun.
+pub struct Begun {
+    /// Its number.
+    pub id: u64,
+    /// Where its report comes. It goes on whether anybody waits for that or not.
+    pub report: oneshot::Receiver<SwapReport>,
+}
+
+/// Why an order was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The slot is being swapped.
+    #[error("slot {slot:?} is being swapped: wait for swap {id}, or cancel it")]
+    Busy {
+        /// Which.
+        slot: String,
+        /// By which swap.
+        id: u64,
+    },
+    /// There is no such slot.
+    #[error("there is no slot {slot:?}; GET /slots lists those there are")]
+    Unknown {
+        /// Its name.
+        slot: String,
+    },
+    /// There is such a slot already.
+    #[error("there is a slot {slot:?} already; swap it, or unload it first")]
+    Exists {
+        /// Its name.
+        slot: String,
+    },
+    /// The server is being stopped.
+    #[error("the server is being stopped")]
+    Closing,
+    /// The system has no thread for it.
+    #[error("the system gives no thread for a swap: {0}")]
+    NoThread(String),
+}
+
+/// Why a swap was not cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotCancelled {
+    /// None of this number runs.
+    #[error("no swap {0} is running")]
+    NotRunning(u64),
+    /// It has switched, or gives its candidate up already.
+    #[error("swap {0} can't be cancelled any more")]
+    TooLate(u64),
+}
+
+impl<T: ModelText> Supervisor<T> {
+    /// Over these slots.
+    pub fn new(slots: Arc<Slots<T>>) -> Arc<Self> {
+        Arc::new(Self {
+            slots,
+            events: broadcast::Sender::new(EVENTS),
+            state: Mutex::new(State {
+                last_id: 0,
+                busy: BTreeMap::new(),
+                reports: VecDeque::new(),
+                stuck: Vec::new(),
+                closing: false,
+            }),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// The slots.
+    pub fn slots(&self) -> &Arc<Slots<T>> {
+        &self.slots
+    }
+
+    /// What happens from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<SwapEvent> {
+        self.events.subscribe()
+    }
+
+    /// Begins to carry an order out, on a thread of its own.
+    pub fn begin(self: &Arc<Self>, name: &str, order: Order) -> Result<Begun, Refusal> {
+        self.release_stuck();
+        let mut state = self.lock();
+        if state.closing {
+            return Err(Refusal::Closing);
+        }
+        let slot = name.to_owned();
+        if let Some((id, _)) = state.busy.get(name) {
+            return Err(Refusal::Busy { slot, id: *id });
+        }
+        let there = self.slots.get(name);
+        let slot = match (&order, there) {
+            (Order::Load(_), Some(_)) => return Err(Refusal::Exists { slot }),
+            (Order::Load(_), None) => self.slots.add(name),
+            (Order::Swap(_) | Order::Unload { .. }, None) => return Err(Refusal::Unknown { slot }),
+            (Order::Swap(_), Some(there)) => there,
+            (Order::Unload { .. }, Some(there)) => {
+                self.slots.remove(name);
+                there
+            }
+        };
+        state.last_id += 1;
+        let id = state.last_id;
+        let control = Arc::new(Control::default());
+        state.busy.insert(name.to_owned(), (id, Arc::clone(&control)));
+        drop(state);
+        let (tell, report) = oneshot::channel();
+        let supervisor = Arc::clone(self);
+        let thread = std::thread::Builder::new()
+            .name(format!("swap {name}"))
+            .spawn(move || {
+                let report = supervisor.carry_out(id, slot, &order, &control);
+                // Whoever asked may have gone.
+                let _ = tell.send(report);
+            });
+        match thread {
+            Ok(_) => Ok(Begun { id, report }),
+            Err(error) => {
+                self.lock().busy.remove(name);
+                Err(Refusal::NoThread(error.to_string()))
+            }
+        }
+    }
+
+    /// Asks a swap to give its candidate up.
+    pub fn cancel(&self, id: u64) -> Result<(), NotCancelled> {
+        let state = self.lock();
+        let control = state.busy.values().find(|(busy, _)| *busy == id);
+        let (_, control) = control.ok_or(NotCancelled::NotRunning(id))?;
+        match control.cancel() {
+            true => Ok(()),
+            false => Err(NotCancelled::TooLate(id)),
+        }
+    }
+
+    /// The report of a swap that has ended, if it is among the latest.
+    pub fn report(&self, id: u64) -> Option<SwapReport> {
+        self.lock().reports.iter().find(|report| report.id == id).cloned()
+    }
+
+    /// The swap that a slot is in.
+    pub fn busy(&self, name: &str) -> Option<u64> {
+        self.lock().busy.get(name).map(|(id, _)| *id)
+    }
+
+    /// Generations with a call that did not come back, with their slots' names.
+    pub fn stuck(&self) -> Vec<(String, Arc<Generation<T>>)> {
+        self.release_stuck();
+        self.lock().stuck.clone()
+    }
+
+    /// Takes no orders any more, cancels those that run and waits for them, then ends every slot: all until
+    /// `deadline`. Blocks the calling thread.
+    pub fn shutdown(&self, deadline: Duration) -> Vec<(String, GenerationEnd)> {
+        let began = Instant::now();
+        let mut state = self.lock();
+        state.closing = true;
+        for (_, control) in state.busy.values() {
+            control.cancel();
+        }
+        let waited = self
+            .changed
+            .wait_timeout_while(state, deadline, |state| !state.busy.is_empty());
+        drop(waited);
+        let ends = self.slots.shutdown(deadline.saturating_sub(began.elapsed()));
+        self.release_stuck();
+        ends
+    }
+
+    fn carry_out(&self, id: u64, slot: Arc<Slot<T>>, order: &Order, control: &Control) -> SwapReport {
+        let name = slot.name().to_owned();
+        let performer = Performer {
+            id,
+            slot,
+            order,
+            control,
+            events: &self.events,
+        };
+        let Done { report, stuck } = performer.perform();
+        if matches!(order, Order::Load(_)) && report.to.is_none() {
+            self.slots.remove(&name);
+        }
+        metrics::counter!(SWAPS, "model" => name.clone(), "outcome" => report.outcome.name()).increment(1);
+        tracing::info!(
+            id,
+            slot = name,
+            outcome = report.outcome.name(),
+            ms = report.ms,
+            error = report.error,
+            library = ?report.library,
+            "swap ended"
+        );
+        let mut state = self.lock();
+        state.busy.remove(&name);
+        state
+            .stuck
+            .extend(stuck.into_iter().map(|stuck| (name.clone(), stuck)));
+        if state.reports.len() == REPORTS {
+            state.reports.pop_front();
+        }
+        state.reports.push_back(report.clone());
+        drop(state);
+        self.changed.notify_all();
+        // Nobody need listen.
+        let _ = self.events.send(SwapEvent::Ended(report.clone()));
+        report
+    }
+
+    /// Ends the generations whose hung call has come back after all.
+    fn release_stuck(&self) {
+        let back: Vec<_> = {
+            let mut state = self.lock();
+            let (back, stuck) = std::mem::take(&mut state.stuck)
+                .into_iter()
+                .partition(|(_, generation)| generation.engine().has_ended());
+            state.stuck = stuck;
+            back
+        };
+        for (slot, generation) in back {
+            let end = generation.shutdown(Duration::ZERO);
+            tracing::info!(slot, generation = end.number, library = ?end.unload, "a stuck generation has come to its end");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // Nothing panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
