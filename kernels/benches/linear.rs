@@ -55,7 +55,7 @@ fn report(name: &str, team: &Team, isa: Isa, ty: TensorType, read: f64, peak: f6
     let start = processor_time();
     let mut region = Region::default();
     let weights: Vec<PackedWeight> = (0..DECODE_BYTES.div_ceil(bytes))
-        .map(|_| PackedWeight::pack(&source, &ledger, &mut region, team, &mut |_| Ok(())).expect("packed"))
+        .map(|_| PackedWeight::load(&source, &ledger, &mut region, team, &mut |_| Ok(())).expect("packed"))
         .collect();
     let packing = (bytes * weights.len()) as f64 / ((processor_time() - start) / team.size() as f64);
     let mut line = format!("{name:28} pack {:5.2} GB/s", packing / 1e9);

@@ -31,8 +31,6 @@ pub enum Kind {
     Memory,
     /// Pinned host memory.
     Pinned,
-    /// A file mapping.
-    Mapping,
     /// A stream.
     Stream,
     /// An event.

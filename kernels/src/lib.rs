@@ -10,14 +10,15 @@ pub mod ops;
 pub mod optest;
 pub mod reference;
 pub mod sample;
+pub mod source;
 pub mod step;
 pub mod tensor_type;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ledger::{Entry, Kind, Ledger, Serial, Swept};
 pub use ops::{
-    Activation, AttentionShape, Linear, Ops, Progress, RopeTable, SharedBytes, StepRow, StepRows,
-    WeightFootprint, WeightSource,
+    Activation, AttentionShape, Linear, Ops, Progress, RopeTable, StepRow, StepRows, WeightFootprint,
 };
+pub use source::{ReadAt, WeightData, WeightSource};
 pub use step::HostStep;
 pub use tensor_type::TensorType;

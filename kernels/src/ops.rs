@@ -6,61 +6,7 @@
 //!
 //! What must stay true: the values computed for a token don't depend on which other tokens are in the step.
 
-use crate::{Error, Result, TensorType};
-use std::{fmt, ops::Range, sync::Arc};
-
-/// Bytes that several owners read, such as a part of a mapped file.
-#[derive(Clone)]
-pub struct SharedBytes {
-    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-    range: Range<usize>,
-}
-
-impl SharedBytes {
-    /// The part `range` of `owner`'s bytes; `None` where it lies outside.
-    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Option<Self> {
-        (*owner).as_ref().get(range.clone())?;
-        Some(Self { owner, range })
-    }
-}
-
-impl From<Vec<u8>> for SharedBytes {
-    fn from(bytes: Vec<u8>) -> Self {
-        let range = 0..bytes.len();
-        Self {
-            owner: Arc::new(bytes),
-            range,
-        }
-    }
-}
-
-impl std::ops::Deref for SharedBytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &(*self.owner).as_ref()[self.range.clone()]
-    }
-}
-
-impl fmt::Debug for SharedBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedBytes({} bytes)", self.range.len())
-    }
-}
-
-/// A weight matrix as the checkpoint stores it: `rows` outputs of `cols` inputs, each row contiguous.
-#[derive(Clone, Debug)]
-pub struct WeightSource {
-    /// Its name, for errors.
-    pub name: String,
-    /// How elements are stored.
-    pub ty: TensorType,
-    /// Outputs.
-    pub rows: usize,
-    /// Inputs; a whole number of `ty`'s blocks.
-    pub cols: usize,
-    /// `ty.bytes_of(rows * cols)` bytes.
-    pub data: SharedBytes,
-}
+use crate::{Error, Result, WeightSource};
 
 /// Bytes that a loaded weight holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -28,7 +28,6 @@ pub fn entry(entry: Entry) -> abi::LedgerEntry {
         kind: match entry.kind {
             Kind::Memory => abi::ResourceKind::Memory,
             Kind::Pinned => abi::ResourceKind::Pinned,
-            Kind::Mapping => abi::ResourceKind::Mapping,
             Kind::Stream => abi::ResourceKind::Stream,
             Kind::Event => abi::ResourceKind::Event,
             Kind::Graph => abi::ResourceKind::Graph,

@@ -63,6 +63,7 @@ impl<O: Ops> LoadedModel<O> {
         let config = LlamaConfig::from_checkpoint(&checkpoint)?;
         let context = check_spec(spec, &config)?;
         let (model, bound) = Llama::bind(config, &checkpoint)?;
+        let identity = checkpoint.identity()?;
         let mut pools = Pools::default();
         let fill = || {
             let ops = &mut *ops.borrow_mut();
@@ -103,7 +104,8 @@ impl<O: Ops> LoadedModel<O> {
                 return Err(error);
             }
         };
-        let info = describe(&checkpoint, model.config(), spec, context.min(kv.positions()), kv);
+        let context = context.min(kv.positions());
+        let info = describe(&checkpoint, identity, model.config(), spec, context, kv);
         Ok(Self {
             ops,
             limits: Limits {
@@ -328,6 +330,7 @@ fn check_spec(spec: &ModelSpec, config: &LlamaConfig) -> Result<usize> {
 
 fn describe(
     checkpoint: &Checkpoint,
+    identity: String,
     config: &LlamaConfig,
     spec: &ModelSpec,
     context: usize,
@@ -337,7 +340,7 @@ fn describe(
         architecture: config.architecture.clone().into(),
         name: config.name.clone().into(),
         quantization: checkpoint.quantization().into(),
-        weights_identity: checkpoint.identity().into(),
+        weights_identity: identity.into(),
         parameters: checkpoint.parameters(),
         vocab_size: config.vocab as u32,
         context_length: context as u32,

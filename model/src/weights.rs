@@ -168,7 +168,6 @@ impl<O: Ops> Weights<O> {
             self.matrices.push(weight);
             self.derived.add(footprint.derived);
             self.store.add(footprint.store);
-            checkpoint.forget(name);
             done += bytes_of(name);
         }
         for (name, len) in &bound.vectors {

@@ -7,11 +7,12 @@
 use super::{LoadError, elf};
 use std::{
     ffi::CString,
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io::{self, Read},
     os::fd::{AsRawFd, FromRawFd},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
+    time::SystemTime,
 };
 
 /// Where set, the copy is a file in this folder, so that debuggers and profilers find its symbols.
@@ -35,24 +36,20 @@ pub(super) struct Staged {
 impl Staged {
     /// Copies `file`.
     pub(super) fn copy_of(file: &Path) -> Result<Self, LoadError> {
-        let unreadable = |e: io::Error| LoadError::Unreadable {
-            file: file.display().to_string(),
-            reason: e.to_string(),
-        };
-        let source = File::open(file).map_err(unreadable)?;
-        let metadata = source.metadata().map_err(unreadable)?;
-        if !metadata.is_file() || metadata.len() > LARGEST {
-            return Err(unreadable(io::Error::other(
-                "not a regular file of a sensible size",
-            )));
-        }
-        let unique_name = unique_name(file);
-        let staged = match std::env::var_os(FOLDER_VARIABLE) {
-            Some(folder) => Self::on_disk(source, Path::new(&folder), unique_name),
-            None => Self::in_memory(source, unique_name),
-        }
-        .map_err(unreadable)?;
-        // What is checked is the copy: the file may change meanwhile.
+        let staged = Source::open(file)
+            .and_then(|source| {
+                let unique_name = unique_name(file);
+                let staged = match std::env::var_os(FOLDER_VARIABLE) {
+                    Some(folder) => Self::on_disk(&source.file, Path::new(&folder), unique_name),
+                    None => Self::in_memory(&source.file, unique_name),
+                }?;
+                source.check_unchanged()?;
+                Ok(staged)
+            })
+            .map_err(|e| LoadError::Unreadable {
+                file: file.display().to_string(),
+                reason: e.to_string(),
+            })?;
         elf::check(&staged.copy).map_err(|reason| LoadError::NotALibrary {
             file: file.display().to_string(),
             reason,
@@ -65,7 +62,7 @@ impl Staged {
         &self.copy
     }
 
-    fn in_memory(source: File, unique_name: String) -> io::Result<Self> {
+    fn in_memory(source: &File, unique_name: String) -> io::Result<Self> {
         let mut copy = create_memfd(&unique_name)?;
         io::copy(&mut source.take(LARGEST), &mut copy)?;
         seal(&copy)?;
@@ -79,7 +76,7 @@ impl Staged {
         })
     }
 
-    fn on_disk(source: File, folder: &Path, unique_name: String) -> io::Result<Self> {
+    fn on_disk(source: &File, folder: &Path, unique_name: String) -> io::Result<Self> {
         use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let path = folder.canonicalize()?.join(&unique_name);
@@ -97,6 +94,44 @@ impl Staged {
             is_on_disk: true,
         })
     }
+}
+
+/// A file to copy, and the size and time that it had when it was opened.
+struct Source {
+    file: File,
+    state: (u64, Option<SystemTime>),
+}
+
+impl Source {
+    fn open(file: &Path) -> io::Result<Self> {
+        let check = |metadata: &Metadata| match metadata.is_file() && metadata.len() <= LARGEST {
+            true => Ok(()),
+            false => Err(io::Error::other("not a regular file of a sensible size")),
+        };
+        // Before it is opened: opening a named pipe waits for a writer.
+        check(&fs::metadata(file)?)?;
+        let file = File::open(file)?;
+        let metadata = file.metadata()?;
+        check(&metadata)?;
+        Ok(Self {
+            file,
+            state: state(&metadata),
+        })
+    }
+
+    /// A copy of a file that was written to meanwhile may be of neither content.
+    fn check_unchanged(&self) -> io::Result<()> {
+        match state(&self.file.metadata()?) == self.state {
+            true => Ok(()),
+            false => Err(io::Error::other(
+                "it was changed while it was being copied, load it again when it is complete",
+            )),
+        }
+    }
+}
+
+fn state(metadata: &Metadata) -> (u64, Option<SystemTime>) {
+    (metadata.len(), metadata.modified().ok())
 }
 
 impl Drop for Staged {
@@ -181,11 +216,20 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("stage");
         let source = File::open("/proc/self/exe").unwrap();
-        let staged = Staged::on_disk(source, &folder, unique_name(Path::new("libx.so"))).unwrap();
+        let staged = Staged::on_disk(&source, &folder, unique_name(Path::new("libx.so"))).unwrap();
         assert_eq!(fs::read(&staged.path).unwrap(), library());
         assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
         drop(staged);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_written_to_while_it_is_copied_is_refused() {
+        let mut file = file(&library());
+        let source = Source::open(file.path()).unwrap();
+        source.check_unchanged().unwrap();
+        file.write_all(b" and more").unwrap();
+        assert!(source.check_unchanged().is_err());
     }
 
     #[test]
@@ -200,12 +244,18 @@ mod tests {
         // The first program header's offset in the file.
         moved[64 + 8..64 + 16].copy_from_slice(&u64::MAX.to_le_bytes());
         let moved = file(&moved);
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let name = CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: `name` is a C string that lives through the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
         for (path, what) in [
             (script.path(), "not a shared library"),
             (stub.path(), "not a shared library"),
             (cut.path(), "not a shared library"),
             (moved.path(), "it is cut off"),
             (Path::new("/"), "not a regular file"),
+            (&pipe, "not a regular file"),
             (Path::new("/no/such.so"), "No such file"),
         ] {
             let error = Staged::copy_of(path).err().unwrap().to_string();

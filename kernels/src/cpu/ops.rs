@@ -123,7 +123,7 @@ impl Ops for CpuOps {
     type Step = CpuStep;
 
     fn load_weight(&mut self, source: &WeightSource, progress: &mut Progress<'_>) -> Result<PackedWeight> {
-        PackedWeight::pack(source, &self.ledger, &mut self.region, &self.team, progress)
+        PackedWeight::load(source, &self.ledger, &mut self.region, &self.team, progress)
     }
 
     fn footprint(&self, weight: &PackedWeight) -> WeightFootprint {

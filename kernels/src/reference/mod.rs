@@ -79,12 +79,15 @@ impl Ops for Reference {
     type Step = HostStep;
 
     fn load_weight(&mut self, source: &WeightSource, progress: &mut Progress<'_>) -> Result<Weight> {
-        progress(0)?;
-        let len = source.rows.checked_mul(source.cols).filter(|&len| len > 0);
-        let len = len.ok_or_else(|| Error::invalid(format!("{} has an impossible shape", source.name)))?;
-        let mut values = Buffer::zeroed(&self.ledger, owner::DERIVED, len)?;
-        formats::dequantize(source.ty, &source.data, &mut values)
-            .map_err(|e| Error::new(e.kind, format!("{}: {e}", source.name)))?;
+        let row_bytes = source.row_bytes()?;
+        let mut values = Buffer::zeroed(&self.ledger, owner::DERIVED, source.rows * source.cols)?;
+        let mut bytes = vec![0; row_bytes];
+        for (row, values) in values.chunks_exact_mut(source.cols).enumerate() {
+            let start = row * row_bytes;
+            progress(start as u64)?;
+            source.read(start, &mut bytes)?;
+            formats::dequantize(source.ty, &bytes, values)?;
+        }
         Ok(Weight {
             rows: source.rows,
             cols: source.cols,

@@ -53,14 +53,13 @@ const MIN_PAIR: usize = 8 + 1 + 4 + 1;
 /// The fewest bytes of a directory entry: a name of one byte, one dimension.
 const MIN_ENTRY: usize = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// Checks and reads a file's header.
-pub(super) fn parse(file: &[u8]) -> Result<Directory> {
-    let mut cursor = Cursor::new(file);
-    check_version(&mut cursor)?;
+/// Checks and reads the header of a file, from its start.
+pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Directory> {
+    check_version(cursor)?;
     let tensor_count = cursor.count(MIN_ENTRY, format_args!("number of tensors"))?;
     let pair_count = cursor.count(MIN_PAIR, format_args!("number of metadata keys"))?;
 
-    let metadata = Metadata::read(&mut cursor, pair_count)?;
+    let metadata = Metadata::read(cursor, pair_count)?;
     let alignment = alignment(&metadata)?;
     if let Some(parts) = metadata.get::<u64>("split.count")?
         && parts > 1
@@ -72,13 +71,13 @@ pub(super) fn parse(file: &[u8]) -> Result<Directory> {
 
     let mut entries = Vec::new();
     for i in 0..tensor_count {
-        entries.push(Entry::read(&mut cursor, i)?);
+        entries.push(Entry::read(cursor, i)?);
     }
     let header_bytes = cursor.position();
     let data_start = (header_bytes as u64).next_multiple_of(alignment);
     let tensors = entries
         .into_iter()
-        .map(|entry| entry.place(data_start, alignment, file.len() as u64))
+        .map(|entry| entry.place(data_start, alignment, cursor.file_bytes()))
         .collect::<Result<Vec<_>>>()?;
     check_overlap(&tensors)?;
     Ok(Directory {
@@ -193,7 +192,8 @@ impl Entry {
             .bytes_of(elements)
             .and_then(|bytes| start?.checked_add(bytes as u64))
             .filter(|&end| end <= file_len);
-        let (Some(start), Some(end)) = (start, end) else {
+        let place = |at: Option<u64>| usize::try_from(at?).ok();
+        let (Some(start), Some(end)) = (place(start), place(end)) else {
             return Err(Error::invalid(format!(
                 "tensor `{name}` ({} {shape:?} at offset {offset}) reaches past the end of the file ({file_len} bytes); the file is damaged or its download incomplete",
                 ty.name()
@@ -203,8 +203,7 @@ impl Entry {
             name,
             ty,
             shape,
-            // Both are at most the length of the file in memory.
-            range: start as usize..end as usize,
+            range: start..end,
         })
     }
 }

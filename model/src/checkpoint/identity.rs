@@ -1,27 +1,39 @@
 //! Tells checkpoints apart without reading all of them.
 
 use super::gguf::Directory;
+use crate::Result;
+use met_kernels::ReadAt;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
 /// Bytes read at each of a tensor's three places.
 const SAMPLE: usize = 64;
+/// Bytes of the header that are read at a time.
+const PART: usize = 64 << 10;
 
-pub(super) fn of(directory: &Directory, file: &[u8]) -> String {
+pub(super) fn of(directory: &Directory, file: &dyn ReadAt, file_bytes: u64) -> Result<String> {
     let mut hash = Sha256::new();
-    hash.update(&file[..directory.header_bytes]);
-    hash.update((file.len() as u64).to_le_bytes());
+    let mut part = vec![0; PART];
+    let mut take = |start: usize, len: usize| {
+        let part = &mut part[..len];
+        file.read_at(start as u64, part)?;
+        hash.update(part);
+        Ok(())
+    };
+    for start in (0..directory.header_bytes).step_by(PART) {
+        take(start, PART.min(directory.header_bytes - start))?;
+    }
     for tensor in &directory.tensors {
-        let data = file.get(tensor.range.clone()).unwrap_or_default();
-        let last = data.len().saturating_sub(SAMPLE);
+        let last = tensor.range.len().saturating_sub(SAMPLE);
         for start in [0, last / 2, last] {
-            hash.update(&data[start..(start + SAMPLE).min(data.len())]);
+            take(tensor.range.start + start, SAMPLE.min(tensor.range.len() - start))?;
         }
     }
+    hash.update(file_bytes.to_le_bytes());
     let digest = hash.finalize();
-    digest[..16].iter().fold(String::new(), |mut hex, byte| {
+    Ok(digest[..16].iter().fold(String::new(), |mut hex, byte| {
         // Writing to a String can't fail.
         let _ = write!(hex, "{byte:02x}");
         hex
-    })
+    }))
 }

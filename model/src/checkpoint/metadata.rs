@@ -97,7 +97,7 @@ impl Metadata {
         let bytes = self.header.get(slot.range.clone())?;
         match slot.elements {
             Some((ty, count)) => Some(Value::Array(Array { ty, count, bytes })),
-            None => read_value(&mut Cursor::new(bytes), slot.ty, 0, format_args!("{key}")).ok(),
+            None => read_value(&mut Cursor::whole(bytes), slot.ty, 0, format_args!("{key}")).ok(),
         }
     }
 
@@ -122,7 +122,7 @@ impl<'a> Array<'a> {
 
     /// The elements.
     pub fn iter(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
-        let (mut cursor, ty) = (Cursor::new(self.bytes), self.ty);
+        let (mut cursor, ty) = (Cursor::whole(self.bytes), self.ty);
         // The array was walked when the file was opened, so an element that can't be read doesn't occur.
         (0..self.count).map_while(move |i| read_value(&mut cursor, ty, 0, format_args!("element {i}")).ok())
     }
@@ -256,21 +256,19 @@ fn read_array<'a>(cursor: &mut Cursor<'a>, depth: usize, field: Arguments<'_>) -
     }
     let ty = ValueType::read(cursor, format_args!("element type of {field}"))?;
     let count = cursor.count(ty.min_bytes(), format_args!("length of {field}"))?;
-    let mut ahead = cursor.clone();
-    let start = ahead.position();
+    let start = cursor.position();
     if ty.is_sized() {
-        ahead.take(count * ty.min_bytes() as u64, field)?;
+        cursor.take(count * ty.min_bytes() as u64, field)?;
     } else {
         for i in 0..count {
-            read_value(&mut ahead, ty, depth + 1, format_args!("element {i} of {field}"))?;
+            read_value(cursor, ty, depth + 1, format_args!("element {i} of {field}"))?;
         }
     }
-    let bytes = cursor.take((ahead.position() - start) as u64, field)?;
     Ok(Array {
         ty,
-        // `count` fits: it is bounded by the file's length in memory.
+        // `count` fits: its elements are in memory.
         count: count as usize,
-        bytes,
+        bytes: cursor.since(start),
     })
 }
 

@@ -1,7 +1,8 @@
 //! Checkpoints: metadata and tensors of a model file.
 //!
-//! A file is mapped, and every length, offset, count and type in it is checked before it is used. The
-//! metadata is then copied, so that only tensor data is read from the mapping.
+//! Every length, offset, count and type of a file is checked before it is used. What is needed of it is read into
+//! memory, never mapped: a file that is cut short, overwritten, renamed or removed meanwhile gives an error or the
+//! bytes that it had when it was opened.
 
 mod cursor;
 mod gguf;
@@ -13,10 +14,14 @@ pub use gguf::Tensor;
 pub use metadata::{Array, FromMetadata, Metadata, Value};
 
 use crate::{Error, Result};
+use cursor::{Cursor, MAX_HEADER};
 use gguf::Directory;
-use met_kernels::{SharedBytes, TensorType, WeightSource};
+use met_kernels::{ReadAt, TensorType, WeightData, WeightSource};
 use source::Source;
 use std::{collections::HashMap, path::Path, sync::Arc};
+
+/// Bytes of a file that are read at first: most headers have fewer.
+const FIRST_READ: u64 = 4 << 20;
 
 /// An opened checkpoint.
 #[derive(Debug)]
@@ -28,15 +33,14 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Opens a GGUF file, or a folder that holds exactly one.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = source::find_file(path.as_ref())?;
-        Source::map(&path)
-            .and_then(Self::parse)
-            .map_err(|e| Error::new(e.kind, format!("{}: {}", path.display(), e.message)))
+        source::find_file(path.as_ref())
+            .and_then(Source::open)
+            .and_then(Self::read)
     }
 
     /// A GGUF file's contents that are in memory already.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        Self::parse(Source::Owned(bytes))
+        Self::read(Source::Memory(bytes))
     }
 
     /// The metadata.
@@ -54,7 +58,7 @@ impl Checkpoint {
         self.directory.tensor(name)
     }
 
-    /// A tensor as a matrix of `shape[0]` columns; `None` where there is no such tensor.
+    /// A tensor as a matrix of `shape[0]` columns, not yet read; `None` where there is no such tensor.
     pub fn weight(&self, name: &str) -> Option<WeightSource> {
         let tensor = self.tensor(name)?;
         let cols = *tensor.shape.first()?;
@@ -63,13 +67,13 @@ impl Checkpoint {
             ty: tensor.ty,
             rows: tensor.elements() / cols,
             cols,
-            data: SharedBytes::new(self.source.clone(), tensor.range.clone())?,
+            data: WeightData::new(self.source.clone(), tensor.range.clone()),
         })
     }
 
     /// The values of a tensor of shape `[len]` of any type; `None` where there is no such tensor.
     pub fn floats(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>> {
-        let Some(tensor) = self.tensor(name) else {
+        let (Some(tensor), Some(source)) = (self.tensor(name), self.weight(name)) else {
             return Ok(None);
         };
         if tensor.shape != [len] {
@@ -78,22 +82,15 @@ impl Checkpoint {
                 tensor.shape
             )));
         }
-        let mut values = vec![0.0; len];
-        let bytes = self.source.bytes().get(tensor.range.clone()).unwrap_or_default();
-        met_kernels::formats::dequantize(tensor.ty, bytes, &mut values)?;
+        let (mut bytes, mut values) = (vec![0; source.data.len()], vec![0.0; len]);
+        source.read(0, &mut bytes)?;
+        met_kernels::formats::dequantize(tensor.ty, &bytes, &mut values)?;
         Ok(Some(values))
-    }
-
-    /// Tells the system that a tensor's mapped pages aren't needed soon. Reading them later is still right.
-    pub fn forget(&self, name: &str) {
-        if let Some(tensor) = self.tensor(name) {
-            self.source.forget(tensor.range.clone());
-        }
     }
 
     /// Bytes of the whole file.
     pub fn file_bytes(&self) -> u64 {
-        self.source.bytes().len() as u64
+        self.source.bytes()
     }
 
     /// Number of parameters.
@@ -114,15 +111,29 @@ impl Checkpoint {
     /// Identity of the weights: equal for two copies of one file. A hash over the metadata, the tensor
     /// directory, and the first, middle and last bytes of every tensor, so it reads little of a large file.
     /// It tells models apart; it is no proof against a forger.
-    pub fn identity(&self) -> String {
-        identity::of(&self.directory, self.source.bytes())
+    pub fn identity(&self) -> Result<String> {
+        identity::of(&self.directory, &*self.source, self.source.bytes())
     }
 
-    fn parse(source: Source) -> Result<Self> {
-        let directory = gguf::parse(source.bytes())?;
-        Ok(Self {
-            source: Arc::new(source),
-            directory,
-        })
+    /// Reads the header: as much of the file as it turns out to need.
+    fn read(source: Source) -> Result<Self> {
+        let mut head = Vec::new();
+        let mut wanted = FIRST_READ;
+        loop {
+            let known = head.len();
+            head.resize(wanted.min(source.bytes()).min(MAX_HEADER) as usize, 0);
+            source.read_at(known as u64, &mut head[known..])?;
+            let mut cursor = Cursor::new(&head, source.bytes());
+            match (gguf::parse(&mut cursor), cursor.wanted()) {
+                (Err(_), Some(more)) if more <= MAX_HEADER => wanted = more.max(wanted * 2),
+                (parsed, _) => {
+                    let directory = parsed.map_err(|e| source.wrong(e))?;
+                    return Ok(Self {
+                        source: Arc::new(source),
+                        directory,
+                    });
+                }
+            }
+        }
     }
 }

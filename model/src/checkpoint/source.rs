@@ -1,67 +1,111 @@
-//! A checkpoint's bytes: a mapped file, or memory.
+//! A checkpoint's bytes: a file that is read where it is asked for, or memory.
 
 use crate::{Error, Result};
-use memmap2::{Mmap, UncheckedAdvice};
+use met_kernels::ReadAt;
 use std::{
-    fmt, fs,
-    ops::Range,
+    fmt,
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 /// Where a checkpoint's bytes are.
 pub(super) enum Source {
-    Mapped(Mmap),
-    Owned(Vec<u8>),
+    Opened { file: File, path: PathBuf, state: State },
+    Memory(Vec<u8>),
+}
+
+/// What tells that a file was written to. Its name and its links may change: what is open stays the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct State {
+    bytes: u64,
+    modified: Option<SystemTime>,
 }
 
 impl Source {
-    pub(super) fn map(path: &Path) -> Result<Self> {
-        let failed = |e: std::io::Error| Error::invalid(format!("can't be opened: {e}"));
-        // Before it is opened: opening a named pipe waits for a writer.
-        if !fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(Error::invalid("not a regular file"));
-        }
-        let file = fs::File::open(path).map_err(failed)?;
-        // SAFETY: the mapping is shared and read-only, and nothing here writes to the file. Whoever replaces
-        // a model file must do it by renaming a new one over it: cutting a mapped file short raises SIGBUS
-        // in every program that maps it.
-        let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
-        Ok(Self::Mapped(map))
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Owned(bytes) => bytes,
-        }
-    }
-
-    /// Lets go of the pages that lie wholly within `range`.
-    pub(super) fn forget(&self, range: Range<usize>) {
-        let Self::Mapped(map) = self else {
-            return;
+    /// Errors name the file, here and later.
+    pub(super) fn open(path: PathBuf) -> Result<Self> {
+        let open = || -> io::Result<_> {
+            // Before it is opened: opening a named pipe waits for a writer.
+            check_regular(&fs::metadata(&path)?)?;
+            let file = File::open(&path)?;
+            let metadata = file.metadata()?;
+            check_regular(&metadata)?;
+            Ok((State::of(&metadata), file))
         };
-        let (start, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
-        if start < end {
-            // SAFETY: for a shared, file-backed, read-only mapping this only drops clean pages, which are
-            // read from the file again when they are touched. A refusal leaves them resident: no harm.
-            let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
+        match open() {
+            Ok((state, file)) => Ok(Self::Opened { file, path, state }),
+            Err(error) => Err(Error::invalid(format!(
+                "{}: can't be opened: {error}",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Its size.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Opened { state, .. } => state.bytes,
+            Self::Memory(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// An error of its contents, with the file's name.
+    pub(super) fn wrong(&self, error: Error) -> Error {
+        match self {
+            Self::Opened { path, .. } => {
+                Error::new(error.kind, format!("{}: {}", path.display(), error.message))
+            }
+            Self::Memory(_) => error,
         }
     }
 }
 
-/// The largest page size in use: advice on its multiples is valid for the smaller ones, too.
-const PAGE: usize = 64 << 10;
+impl State {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            bytes: metadata.len(),
+            modified: metadata.modified().ok(),
+        }
+    }
+}
 
-impl AsRef<[u8]> for Source {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes()
+impl ReadAt for Source {
+    /// Bytes of the file as it was when it was opened: where it was written to since, that is an error.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let (file, state) = match self {
+            Self::Opened { file, state, .. } => (file, state),
+            Self::Memory(bytes) => return bytes.read_at(offset, out),
+        };
+        let read = file.read_exact_at(out, offset);
+        // Afterwards: whoever writes changes the time first.
+        let now = file.metadata().map(|metadata| State::of(&metadata));
+        let failed = |message: String| Err(self.wrong(Error::invalid(message)));
+        match (read, now) {
+            (_, Ok(now)) if now != *state => failed(format!(
+                "the file was changed while it was being loaded ({} bytes when it was opened, {} now); load it again when it is complete",
+                state.bytes, now.bytes
+            )),
+            (Err(error), _) | (_, Err(error)) => {
+                failed(format!("{} bytes at {offset} can't be read: {error}", out.len()))
+            }
+            (Ok(()), Ok(_)) => Ok(()),
+        }
+    }
+}
+
+fn check_regular(metadata: &fs::Metadata) -> io::Result<()> {
+    match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("not a regular file")),
     }
 }
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Source({} bytes)", self.bytes().len())
+        write!(f, "Source({} bytes)", self.bytes())
     }
 }
 

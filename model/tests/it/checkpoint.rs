@@ -1,6 +1,6 @@
 //! GGUF files that are right are read; files that are wrong give an error that names the field.
 
-use crate::support::{Value, Writer};
+use crate::support::{TempFile, Value, Writer};
 use met_kernels::TensorType;
 use met_model::{Checkpoint, ErrorKind, checkpoint::Array};
 
@@ -53,10 +53,15 @@ fn values_and_tensors_are_read_in_both_versions() {
         assert_eq!(c.tensors().len(), 2);
         let norm = c.weight("norm").unwrap();
         assert_eq!((norm.rows, norm.cols), (1, 3));
-        assert_eq!(norm.data[4..8], 2f32.to_le_bytes());
+        let mut second = [0; 4];
+        norm.read(4, &mut second).unwrap();
+        assert_eq!(second, 2f32.to_le_bytes());
+        assert_eq!(norm.read(9, &mut second).unwrap_err().kind, ErrorKind::Bug);
         let matrix = c.weight("m").unwrap();
         assert_eq!((matrix.rows, matrix.cols, matrix.ty), (2, 64, TensorType::Q4_0));
-        assert_eq!(*matrix.data, (0..72).collect::<Vec<u8>>());
+        let mut data = [0; 72];
+        matrix.read(0, &mut data).unwrap();
+        assert!(data.into_iter().eq(0..72));
         assert!(c.weight("absent").is_none());
         assert_eq!(c.parameters(), 131);
         assert_eq!(c.quantization(), "Q4_0");
@@ -87,7 +92,7 @@ fn a_value_of_another_type_or_range_is_an_error_that_names_the_key() {
 
 #[test]
 fn identity_follows_metadata_and_content() {
-    let identity = |w: &Writer| Checkpoint::from_bytes(w.bytes()).unwrap().identity();
+    let identity = |w: &Writer| Checkpoint::from_bytes(w.bytes()).unwrap().identity().unwrap();
     let first = sample();
     assert_eq!(identity(&first), identity(&sample()));
     let mut other = sample();
@@ -165,6 +170,32 @@ fn wrong_files_are_refused_by_the_name_of_the_field() {
     ] {
         assert!(message.contains(part), "expected \"{part}\" in \"{message}\"");
     }
+}
+
+#[test]
+fn a_long_header_is_read_to_its_end_and_an_endless_one_is_refused() {
+    let tokens: Vec<String> = (0..500_000).map(|i| format!("token {i}")).collect();
+    let mut w = sample();
+    w.set("tokens", Value::Texts(tokens.clone()));
+    let file = TempFile::new(&w.bytes());
+    let c = Checkpoint::open(file.path()).unwrap();
+    assert_eq!(c.metadata().get::<Vec<&str>>("tokens").unwrap().unwrap(), tokens);
+    assert_eq!(c.floats("norm", 3).unwrap().unwrap(), [1.0, 2.0, 3.0]);
+
+    let mut endless = w.header();
+    let count = endless
+        .windows(8)
+        .position(|w| w == 500_000u64.to_le_bytes())
+        .unwrap();
+    endless[count..count + 8].copy_from_slice(&(1u64 << 32).to_le_bytes());
+    let file = TempFile::new(&endless);
+    let grown = std::fs::OpenOptions::new().write(true).open(file.path()).unwrap();
+    grown.set_len(1 << 40).unwrap();
+    let error = Checkpoint::open(file.path()).unwrap_err().message;
+    assert!(
+        error.contains("metadata key `tokens`") && error.contains("at most"),
+        "{error}"
+    );
 }
 
 #[test]

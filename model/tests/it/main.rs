@@ -3,6 +3,7 @@
 mod checkpoint;
 mod config;
 mod corruption;
+mod files;
 mod fixtures;
 mod forward;
 mod steps;

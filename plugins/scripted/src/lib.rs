@@ -92,7 +92,8 @@ impl Backend for ScriptedBackend {
         {
             self.stage.play(Script::parse(text).map_err(Error::invalid)?);
         }
-        ScriptedModel::load(self.stage.clone(), &self.host, spec, checkpoint.identity())
+        let identity = checkpoint.identity().map_err(error)?;
+        ScriptedModel::load(self.stage.clone(), &self.host, spec, identity)
     }
 
     fn synchronize(&mut self, _stream: u32) -> Result<(), Error> {
@@ -157,7 +158,6 @@ fn entry(e: met_kernels::Entry) -> LedgerEntry {
     let kind = match e.kind {
         Kind::Memory => ResourceKind::Memory,
         Kind::Pinned => ResourceKind::Pinned,
-        Kind::Mapping => ResourceKind::Mapping,
         Kind::Stream => ResourceKind::Stream,
         Kind::Event => ResourceKind::Event,
         Kind::Graph => ResourceKind::Graph,

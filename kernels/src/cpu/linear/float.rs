@@ -1,4 +1,4 @@
-//! Products with unquantised weights, read where the checkpoint has them.
+//! Products with unquantised weights, in the form that the checkpoint has them.
 //!
 //! Lane `i` sums the columns `i`, `i + 16`, ... in ascending order; the lanes are then added in a fixed
 //! tree, and the columns after the last whole sixteen one by one. The order is the same for every number of

@@ -3,7 +3,7 @@
 //! Quantised weights are repacked once into panels of sixteen rows ([`format`]), in which a lane is a row, so
 //! a product needs no horizontal sums; activations are quantised to 16 bits ([`quantize`]). One kernel
 //! ([`kernel`]) is compiled for every type, tile height and instruction set ([`simd`]); where there is none,
-//! plain Rust serves ([`portable`]). Unquantised weights are read in place ([`float`]).
+//! plain Rust serves ([`portable`]). Unquantised weights are kept as they are ([`float`]).
 //!
 //! What must stay true: an output element is the same to the bit for any number of rows in the batch, any
 //! number of threads, and with AVX2 as with AVX-512.
@@ -18,6 +18,7 @@ mod pack;
 mod portable;
 mod product;
 mod quantize;
+mod read;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 #[cfg(test)]

@@ -230,7 +230,7 @@ impl<'a> Job<'a> {
                 };
                 dispatch::multiply(self.isa, self.weight.ty(), call);
             }
-            Storage::InPlace(data) => self.isa.run(FloatTile {
+            Storage::Rows(data) => self.isa.run(FloatTile {
                 ty: self.weight.ty(),
                 weights: &data[panel * size..data.len().min((panel + 1) * size)],
                 x: &self.x[first * cols..][..height * cols],

@@ -69,6 +69,12 @@ fn random_source(ty: TensorType, rows: usize, cols: usize, random: &mut Random) 
     source(ty, rows, cols, data)
 }
 
+fn all(source: &WeightSource) -> Vec<u8> {
+    let mut bytes = vec![0; source.data.len()];
+    source.read(0, &mut bytes).unwrap();
+    bytes
+}
+
 fn isas() -> impl Iterator<Item = Isa> {
     Isa::available()
 }
@@ -97,7 +103,7 @@ impl Bench {
     }
 
     fn pack(&self, source: &WeightSource) -> PackedWeight {
-        PackedWeight::pack(
+        PackedWeight::load(
             source,
             &self.ledger,
             &mut Region::default(),
@@ -126,7 +132,7 @@ impl Bench {
 fn exact(source: &WeightSource, x: &[f32]) -> (Vec<f64>, Vec<f64>) {
     let (rows, cols) = (source.rows, source.cols);
     let mut weights = vec![0f32; rows * cols];
-    formats::dequantize(source.ty, &source.data, &mut weights).unwrap();
+    formats::dequantize(source.ty, &all(source), &mut weights).unwrap();
     let mut result = (Vec::new(), Vec::new());
     for x in x.chunks_exact(cols) {
         for w in weights.chunks_exact(cols) {
@@ -344,7 +350,7 @@ fn wrong_shapes_are_errors() {
     let bench = Bench::new(1);
     let isa = Isa::best();
     let pack = |source: &WeightSource| {
-        PackedWeight::pack(
+        PackedWeight::load(
             source,
             &bench.ledger,
             &mut Region::default(),
@@ -369,7 +375,7 @@ fn wrong_shapes_are_errors() {
     );
     assert_eq!(pack(&source(TensorType::F32, 0, 32, vec![])), ErrorKind::Invalid);
     let limited = Ledger::with_limit(100);
-    let refused = PackedWeight::pack(
+    let refused = PackedWeight::load(
         &source(TensorType::Q4_0, 2, 32, vec![0; 36]),
         &limited,
         &mut Region::default(),
@@ -443,7 +449,7 @@ fn a_long_load_reports_progress_and_can_be_stopped() {
     let large = source(TensorType::Q4_0, rows, cols, vec![7; bytes]);
     let mut reports = Vec::new();
     let pack = |progress: &mut crate::Progress<'_>| {
-        PackedWeight::pack(
+        PackedWeight::load(
             &large,
             &bench.ledger,
             &mut Region::default(),
@@ -461,7 +467,7 @@ fn a_long_load_reports_progress_and_can_be_stopped() {
     );
     let mut row = vec![0.0; cols];
     let mut expected = vec![0.0; cols];
-    formats::dequantize(TensorType::Q4_0, &large.data[..bytes / rows], &mut expected).unwrap();
+    formats::dequantize(TensorType::Q4_0, &all(&large)[..bytes / rows], &mut expected).unwrap();
     for index in [0, rows / 2, rows - 1] {
         weight.as_ref().unwrap().row_into(index, &mut row).unwrap();
         assert_eq!(row, expected);

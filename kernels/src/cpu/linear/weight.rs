@@ -2,11 +2,12 @@
 
 use super::{
     format::{GROUP, LANES, Shape},
-    pack::{pack_panel, unpack_row},
+    pack::unpack_row,
+    read::{read_panels, read_rows},
 };
 use crate::{
     Error, Ledger, Progress, Result, TensorType, WeightFootprint, WeightSource,
-    cpu::{Buffer, Mapped, Region, Team},
+    cpu::{Buffer, Region, Team},
     formats,
     ledger::owner,
 };
@@ -26,24 +27,19 @@ pub(super) enum Storage {
     /// Panels of [`LANES`] rows.
     Panels(Shape, Buffer<u8>),
     /// Rows as they are in the checkpoint.
-    InPlace(Mapped),
+    Rows(Buffer<u8>),
     Released,
 }
 
-/// Bytes of a source that are packed between two reports of progress: some tens of milliseconds on one thread.
-const ROUND: usize = 8 << 20;
-/// Panels that a task packs.
-const TASK: usize = 16;
-
 impl PackedWeight {
-    /// Packs a quantised matrix, its panels side by side on `team`; an unquantised one is kept in place. Packed
-    /// memory is on the ledger as "derived weights", and the source's bytes are read once, in order, and not kept;
-    /// bytes in place are on it as "weight store". The packed memory is cut from `region`, so that weights that
-    /// are packed one after another are neighbours.
+    /// Reads a matrix, on `team`, once: a quantised one is packed, piece by piece, into memory that is on the ledger
+    /// as "derived weights"; an unquantised one is kept as it is, as "weight store". Both are cut from `region`, so
+    /// that weights that are loaded one after another are neighbours.
     ///
     /// [`crate::ErrorKind::Invalid`] where the source's shape and data disagree,
-    /// [`crate::ErrorKind::Exhausted`] where the memory isn't to be had, and `progress`'s own error where it stops.
-    pub fn pack(
+    /// [`crate::ErrorKind::Exhausted`] where the memory isn't to be had, the source's error where it can't be read,
+    /// and `progress`'s own error where it stops.
+    pub fn load(
         source: &WeightSource,
         ledger: &Ledger,
         region: &mut Region,
@@ -51,47 +47,17 @@ impl PackedWeight {
         progress: &mut Progress<'_>,
     ) -> Result<Self> {
         let &WeightSource { ty, rows, cols, .. } = source;
-        let row_bytes = ty.bytes_of(cols).filter(|_| rows > 0 && cols > 0);
-        let bytes = row_bytes.and_then(|bytes| bytes.checked_mul(rows));
-        let (Some(row_bytes), Some(bytes)) = (row_bytes, bytes) else {
-            return Err(Error::invalid(format!(
-                "{}: [{rows}, {cols}] is no shape for {}; its rows must be whole blocks of {}",
-                source.name,
-                ty.name(),
-                ty.block_len()
-            )));
-        };
-        if bytes != source.data.len() {
-            return Err(Error::invalid(format!(
-                "{}: [{rows}, {cols}] of {} takes {bytes} bytes, but there are {}",
-                source.name,
-                ty.name(),
-                source.data.len()
-            )));
-        }
+        let row_bytes = source.row_bytes()?;
         let storage = match Shape::of(ty) {
-            None => Storage::InPlace(Mapped::new(ledger, owner::WEIGHTS, source.data.clone())?),
+            None => {
+                let mut bytes = Buffer::zeroed_in(region, ledger, owner::WEIGHTS, source.data.len())?;
+                read_rows(source, &mut bytes, team, progress)?;
+                Storage::Rows(bytes)
+            }
             Some(shape) => {
-                let groups = cols / GROUP;
-                let panel_bytes = shape.panel_bytes(groups);
-                let bytes = panel_bytes * rows.div_ceil(LANES);
+                let bytes = shape.panel_bytes(cols / GROUP) * rows.div_ceil(LANES);
                 let mut panels = Buffer::zeroed_in(region, ledger, owner::DERIVED, bytes)?;
-                let panel_source = row_bytes * LANES;
-                let in_a_round = (ROUND / panel_source).max(1);
-                let rounds = panels
-                    .chunks_mut(panel_bytes * in_a_round)
-                    .zip(source.data.chunks(panel_source * in_a_round));
-                for (round, (panels, rows)) in rounds.enumerate() {
-                    progress((round * in_a_round * panel_source) as u64)?;
-                    let panels = panels.chunks_mut(panel_bytes * TASK);
-                    let mut tasks: Vec<_> = panels.zip(rows.chunks(panel_source * TASK)).collect();
-                    team.for_each(&mut tasks, |(panels, rows)| {
-                        let panels = panels.chunks_exact_mut(panel_bytes);
-                        for (panel, rows) in panels.zip(rows.chunks(panel_source)) {
-                            pack_panel(ty, shape, rows, groups, panel);
-                        }
-                    })?;
-                }
+                read_panels(source, row_bytes, shape, &mut panels, ledger, team, progress)?;
                 Storage::Panels(shape, panels)
             }
         };
@@ -124,14 +90,14 @@ impl PackedWeight {
         self.cols
     }
 
-    /// Bytes of packed memory, and bytes in place.
+    /// Bytes of packed memory, and of rows as they are in the checkpoint.
     pub fn footprint(&self) -> WeightFootprint {
         match &self.storage {
             Storage::Panels(_, panels) => WeightFootprint {
                 derived: panels.bytes() as u64,
                 store: 0,
             },
-            Storage::InPlace(data) => WeightFootprint {
+            Storage::Rows(data) => WeightFootprint {
                 derived: 0,
                 store: data.len() as u64,
             },
@@ -158,7 +124,7 @@ impl PackedWeight {
                 unpack_row(*shape, &panels[row / LANES * bytes..][..bytes], row % LANES, out);
                 Ok(())
             }
-            Storage::InPlace(data) => {
+            Storage::Rows(data) => {
                 let bytes = data.len() / self.rows;
                 formats::dequantize(self.ty, &data[row * bytes..][..bytes], out)
             }
@@ -170,7 +136,7 @@ impl PackedWeight {
     pub fn release_derived(&mut self) -> Result<u64> {
         match self.storage {
             Storage::Panels(..) => self.release(),
-            Storage::InPlace(_) | Storage::Released => Ok(0),
+            Storage::Rows(_) | Storage::Released => Ok(0),
         }
     }
 
@@ -179,7 +145,7 @@ impl PackedWeight {
     pub fn release(&mut self) -> Result<u64> {
         match std::mem::replace(&mut self.storage, Storage::Released) {
             Storage::Panels(_, panels) => panels.release(),
-            Storage::InPlace(data) => data.release(),
+            Storage::Rows(data) => data.release(),
             Storage::Released => Ok(0),
         }
     }
@@ -188,7 +154,7 @@ impl PackedWeight {
     pub(super) fn panel_bytes(&self) -> usize {
         match &self.storage {
             Storage::Panels(shape, _) => shape.panel_bytes(self.cols / GROUP),
-            Storage::InPlace(data) => data.len() / self.rows * LANES,
+            Storage::Rows(data) => data.len() / self.rows * LANES,
             Storage::Released => 0,
         }
     }

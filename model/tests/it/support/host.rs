@@ -8,12 +8,15 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// A host that cancels a load at the N-th time it is asked.
+/// A host that cancels a load, or does something else, at the N-th time it is asked whether to cancel.
 #[derive(Clone, Default)]
 pub struct TestHost {
     asked: Arc<AtomicUsize>,
     cancel_at: Option<usize>,
+    act_at: Option<(usize, Act)>,
 }
+
+type Act = Arc<dyn Fn() + Send + Sync>;
 
 impl TestHost {
     pub fn quiet() -> Host {
@@ -23,6 +26,13 @@ impl TestHost {
     pub fn cancelling_at(n: usize) -> Self {
         Self {
             cancel_at: Some(n),
+            ..Self::default()
+        }
+    }
+
+    pub fn acting_at(n: usize, act: impl Fn() + Send + Sync + 'static) -> Self {
+        Self {
+            act_at: Some((n, Arc::new(act))),
             ..Self::default()
         }
     }
@@ -49,6 +59,9 @@ impl HostServices for TestHost {
     }
     fn cancelled(&self) -> bool {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some((_, act)) = self.act_at.as_ref().filter(|(n, _)| asked == *n) {
+            act();
+        }
         self.cancel_at.is_some_and(|n| asked >= n)
     }
 }
