@@ -1,5 +1,6 @@
 //! What the whole-system tests share.
 
+pub mod cycles;
 pub mod plugins;
 pub mod server;
 mod texts;

@@ -20,6 +20,17 @@ pub fn plugin(name: &str) -> Result<PathBuf> {
     )
 }
 
+/// The library of the workspace's package `name`.
+pub fn backend(name: &str) -> Result<PathBuf> {
+    let library = name.replace('-', "_");
+    build(
+        &workspace().join("Cargo.toml"),
+        &["-p", name, "--lib"],
+        &library,
+        None,
+    )
+}
+
 /// The plug-in `echo` as the author of another contract would build it: `edits` are made in a copy of
 /// `backend-api`, and the linker gets `link_arguments`. The copy lies in `folder`, and is built there.
 pub fn echo_with(folder: &Path, edits: &[Edit<'_>], link_arguments: &[&str]) -> Result<PathBuf> {
