@@ -40,10 +40,13 @@ pub struct Slots<T> {
     slots: RwLock<BTreeMap<String, Arc<Slot<T>>>>,
 }
 
+/// Generations, and where the requests that wait for one are told.
+type SlotDoor<T> = Door<Arc<Generation<T>>, oneshot::Sender<Lease<T>>>;
+
 /// A served model name.
 pub struct Slot<T> {
     name: String,
-    door: Mutex<Door<Arc<Generation<T>>, oneshot::Sender<Lease<T>>>>,
+    door: Mutex<SlotDoor<T>>,
     last_number: AtomicU64,
     /// How its latest generation was loaded.
     spec: Mutex<Option<LoadSpec>>,
@@ -246,7 +249,7 @@ impl<T> Slot<T> {
         door.is_held_open() || door.current().is_some_and(|current| current.number() != number)
     }
 
-    fn door(&self) -> MutexGuard<'_, Door<Arc<Generation<T>>, oneshot::Sender<Lease<T>>>> {
+    fn door(&self) -> MutexGuard<'_, SlotDoor<T>> {
         // Nothing panics while it holds the lock.
         self.door.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -52,7 +52,7 @@ pub enum SwapEvent {
         report: StepReport,
     },
     /// A swap came to its end.
-    Ended(SwapReport),
+    Ended(Box<SwapReport>),
 }
 
 impl SwapEvent {

@@ -238,7 +238,7 @@ impl<T: ModelText> Supervisor<T> {
         drop(state);
         self.changed.notify_all();
         // Nobody need listen.
-        let _ = self.events.send(SwapEvent::Ended(report.clone()));
+        let _ = self.events.send(SwapEvent::Ended(Box::new(report.clone())));
         report
     }
 
