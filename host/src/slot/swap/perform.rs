@@ -398,7 +398,8 @@ impl<T: ModelText> Swap<'_, T> {
         }
         let Some(order) = &self.wanted else { return false };
         let checkpoint = Checkpoint::open(Path::new(order.spec.model.path.as_str()));
-        checkpoint.is_ok_and(|checkpoint| checkpoint.identity() == incumbent.identity().weights)
+        let identity = checkpoint.and_then(|checkpoint| checkpoint.identity());
+        identity.is_ok_and(|identity| identity == incumbent.identity().weights)
     }
 
     /// Bytes that the candidate is estimated to need: its checkpoint and what its KV cache was given.
