@@ -1,14 +1,15 @@
 //! Whole lives of a backend library, one after another, and what the process holds after each.
 
+use crate::Bytes;
 use anyhow::{Context, Result, ensure};
 use met_backend_api::{ModelSpec, OpenSpec};
 use met_host::{
     engine::EngineOptions,
     loader::{BackendSource, Builtins, Services, Unload},
     request::{Event, FinishReason, Request, Sampling},
-    slot::{LoadSpec, Slots, load},
+    slot::{LOAD_DEADLINE, LoadSpec, Slots, load},
 };
-use std::{convert::Infallible, fs, path::Path, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 /// How long a life may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,6 +71,7 @@ impl Lives {
                     ..ModelSpec::default()
                 },
                 engine: EngineOptions::default(),
+                deadline: LOAD_DEADLINE,
             },
             runtime: tokio::runtime::Builder::new_current_thread().build()?,
         })
@@ -106,14 +108,10 @@ impl Lives {
     /// Load, step, teardown, unload.
     fn live(&self) -> Result<()> {
         let slot = Slots::new().add("chat");
-        let generation = load(
-            &slot,
-            &self.spec,
-            &Services::default(),
-            || Ok::<_, Infallible>(()),
-        )?;
+        let generation = load::<Bytes>(&slot, &self.spec, &Services::default())?;
         let mut stream = generation.engine().submit(Request {
             prompt: vec![1, 2, 3],
+            generated: 0,
             max_tokens: TOKENS,
             sampling: Sampling::default(),
             stop_tokens: Vec::new(),
