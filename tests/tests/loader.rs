@@ -47,7 +47,7 @@ fn life(source: &BackendSource) -> Vec<String> {
             backend.ledger()?
         ));
         let mut model = backend.load_model(&ModelSpec::default())?;
-        told.push(format!("{:?} {:?}", model.info(), model.resources()?));
+        told.push(format!("{:?} {:?}", model.info()?, model.resources()?));
         let mut rows = [RowOutput::default(); 2];
         let ticket = model.submit(batch(&[row(&[4, 5]), row(&[8])]))?;
         model.collect(ticket, output(&mut rows))?;

@@ -5,7 +5,7 @@ use crate::loader::{Backend, BackendSource, Library, Model, Opener, Services};
 use abi_stable::std_types::{ROption, RSlice};
 use anyhow::{Context, Result, ensure};
 use met_backend_api::{
-    Batch, ModelSpec, NO_SLOT, OpenSpec, Row as BatchRow, RowOutput, Sampling, Want, sdk::Output,
+    Batch, ModelInfo, ModelSpec, NO_SLOT, OpenSpec, Row as BatchRow, RowOutput, Sampling, Want, sdk::Output,
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, path::PathBuf, thread, time::Duration, time::Instant};
@@ -141,6 +141,7 @@ fn cores() -> u32 {
 /// One sequence that owns every KV block.
 struct Sequence {
     model: Model,
+    info: ModelInfo,
     blocks: Vec<u32>,
     tokens: Vec<u32>,
 }
@@ -156,7 +157,7 @@ impl Sequence {
             kv_bytes: 0,
         };
         let model = backend.load_model(&spec)?;
-        let info = model.info();
+        let info = model.info()?;
         let room = info.context_length.min(info.block_count * info.block_size);
         ensure!(
             room >= length,
@@ -170,13 +171,14 @@ impl Sequence {
             .collect();
         Ok(Self {
             model,
+            info,
             blocks,
             tokens,
         })
     }
 
     fn name(&self) -> String {
-        let info = self.model.info();
+        let info = &self.info;
         format!("{} {}", info.name, info.quantization)
     }
 
@@ -248,7 +250,7 @@ impl Sequence {
             .filter(|r| r.label.contains("weight"))
             .map(|r| r.bytes)
             .sum::<u64>();
-        let info = self.model.info();
+        let info = &self.info;
         Ok(weights + info.block_bytes * u64::from(depth) / u64::from(info.block_size.max(1)))
     }
 }

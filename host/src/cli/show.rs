@@ -59,12 +59,14 @@ pub(super) fn report(report: &Value) -> String {
     if !pools.is_empty() {
         let _ = writeln!(
             out,
-            "released {} in {} pools, swept {} ({}), {} left",
+            "released {} in {} pools, swept {} ({}), left: {}",
             size(bytes),
             pools.len(),
             released["swept"]["count"],
             size(released["swept"]["bytes"].as_u64().unwrap_or_default()),
-            released["left"].as_array().map_or(0, Vec::len)
+            released["left"]
+                .as_array()
+                .map_or("unknown".to_owned(), |left| left.len().to_string())
         );
     }
     if let Some(library) = report["library"].as_object() {

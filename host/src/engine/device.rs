@@ -5,6 +5,20 @@ use met_backend_api::{
     Ticket, sdk::Output,
 };
 
+/// A device that did not come to serve.
+pub struct OpenFailure {
+    /// Why.
+    pub error: Error,
+    /// What was opened before that, and is to be torn down.
+    pub device: Option<Box<dyn DeviceIo>>,
+}
+
+impl From<Error> for OpenFailure {
+    fn from(error: Error) -> Self {
+        Self { error, device: None }
+    }
+}
+
 /// An opened backend with its loaded model. All calls come from the engine thread, on which it was made
 /// and is dropped. Whatever it returns is in the host's own memory: nothing points into the library.
 ///

@@ -22,7 +22,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use device::DeviceIo;
+pub use device::{DeviceIo, OpenFailure};
 pub use meter::{
     GENERATED_TOKENS, INTER_TOKEN, KV_BLOCKS_TOTAL, KV_BLOCKS_USED, PREEMPTIONS, PROMPT_TOKENS,
     REQUESTS_RUNNING, REQUESTS_WAITING, TIME_TO_FIRST_TOKEN,
@@ -105,23 +105,35 @@ struct Shared {
 /// An engine whose device is being opened.
 #[must_use = "without it, the engine is torn down as soon as it is loaded"]
 pub struct Starting {
-    outcome: mpsc::Receiver<Result<EngineInfo, Error>>,
+    outcome: mpsc::Receiver<Result<EngineInfo, StartFailure>>,
     options: EngineOptions,
     inbox: Arc<Inbox>,
     board: Arc<Board>,
     thread: JoinHandle<()>,
 }
 
-impl Starting {
-    /// Waits for the outcome. After an error nothing is left.
-    pub fn wait(self) -> Result<Engine, Error> {
-        self.wait_while(|| true)
-    }
+/// An engine that did not start.
+#[derive(Debug)]
+pub struct StartFailure {
+    /// Why.
+    pub error: Error,
+    /// What became of what was opened; where patience ran out, it names the call that is `stuck`.
+    pub teardown: Option<TeardownReport>,
+}
 
-    /// Waits for the outcome for as long as `patient` says so, which is asked every few milliseconds. After an
-    /// error nothing is left; but where patience ran out the call is left to itself, on its thread, and what it
-    /// takes is given back if it ever returns.
-    pub fn wait_while(self, mut patient: impl FnMut() -> bool) -> Result<Engine, Error> {
+impl From<Error> for StartFailure {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            teardown: None,
+        }
+    }
+}
+
+impl Starting {
+    /// Waits for the outcome for as long as `patient` says so, which is asked every few milliseconds. Where patience
+    /// ran out the call is left to itself, on its thread, and what it takes is given back if it ever returns.
+    pub fn wait_while(self, mut patient: impl FnMut() -> bool) -> Result<Engine, StartFailure> {
         let Self {
             outcome,
             options,
@@ -132,12 +144,20 @@ impl Starting {
         let outcome = loop {
             match outcome.recv_timeout(POLL) {
                 Ok(outcome) => break outcome,
-                Err(RecvTimeoutError::Disconnected) => break Err(Error::bug("opening the backend panicked")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    break Err(Error::bug("opening the backend panicked").into());
+                }
                 Err(RecvTimeoutError::Timeout) if patient() => {}
                 Err(RecvTimeoutError::Timeout) => {
                     let call = board.snapshot().call.map_or("load", |(call, _)| call);
                     let message = format!("the backend's call `{call}` did not come back");
-                    return Err(Error::new(ErrorKind::Cancelled, message));
+                    return Err(StartFailure {
+                        error: Error::new(ErrorKind::Cancelled, message),
+                        teardown: Some(TeardownReport {
+                            stuck: Some(call.to_owned()),
+                            ..TeardownReport::default()
+                        }),
+                    });
                 }
             }
         };
@@ -166,9 +186,10 @@ impl Engine {
     pub fn start(
         name: &str,
         options: EngineOptions,
-        open: impl FnOnce() -> Result<Box<dyn DeviceIo>, Error> + Send + 'static,
+        open: impl FnOnce() -> Result<Box<dyn DeviceIo>, OpenFailure> + Send + 'static,
     ) -> Result<Self, Error> {
-        Self::begin(name, options, open)?.wait()
+        let started = Self::begin(name, options, open)?.wait_while(|| true);
+        started.map_err(|failure| failure.error)
     }
 
     /// Starts an engine thread, which opens and loads the device with `open`. Progress and cancellation of the
@@ -176,7 +197,7 @@ impl Engine {
     pub fn begin(
         name: &str,
         options: EngineOptions,
-        open: impl FnOnce() -> Result<Box<dyn DeviceIo>, Error> + Send + 'static,
+        open: impl FnOnce() -> Result<Box<dyn DeviceIo>, OpenFailure> + Send + 'static,
     ) -> Result<Starting, Error> {
         let inbox = Arc::new(Inbox::new(options.max_waiting, options.channel.max(8)));
         let board = Arc::new(Board::default());
@@ -304,21 +325,27 @@ struct Life {
 impl Life {
     fn run(
         self,
-        open: impl FnOnce() -> Result<Box<dyn DeviceIo>, Error>,
-        loaded: &mpsc::SyncSender<Result<EngineInfo, Error>>,
+        open: impl FnOnce() -> Result<Box<dyn DeviceIo>, OpenFailure>,
+        loaded: &mpsc::SyncSender<Result<EngineInfo, StartFailure>>,
     ) {
-        let device = match self.board.calling("load", open) {
-            Ok(device) => device,
-            Err(error) => {
-                told(loaded, Err(error));
-                return;
-            }
-        };
-        let limits = match Limits::of(device.model()) {
-            Ok(limits) => limits,
-            Err(problem) => {
-                teardown::tear_down(device, &self.board);
-                told(loaded, Err(Error::bug(problem)));
+        let opened = self.board.calling("load", open);
+        let checked = opened.and_then(|device| match Limits::of(device.model()) {
+            Ok(limits) => Ok((device, limits)),
+            Err(problem) => Err(OpenFailure {
+                error: Error::bug(problem),
+                device: Some(device),
+            }),
+        });
+        let (device, limits) = match checked {
+            Ok(checked) => checked,
+            Err(OpenFailure { error, device }) => {
+                let teardown = device.map(|device| {
+                    teardown::tear_down(device, &self.board);
+                    self.board.set_ended();
+                    self.board.wait_report(Duration::ZERO)
+                });
+                self.board.set_ended();
+                told(loaded, Err(StartFailure { error, teardown }));
                 return;
             }
         };
@@ -356,6 +383,9 @@ impl Life {
 }
 
 /// Tells whoever waits for the load. False where nobody does any more.
-fn told(loaded: &mpsc::SyncSender<Result<EngineInfo, Error>>, outcome: Result<EngineInfo, Error>) -> bool {
+fn told(
+    loaded: &mpsc::SyncSender<Result<EngineInfo, StartFailure>>,
+    outcome: Result<EngineInfo, StartFailure>,
+) -> bool {
     loaded.send(outcome).is_ok()
 }

@@ -327,7 +327,7 @@ fn a_call_that_hangs_is_reported_as_stuck() {
 #[test]
 fn a_backend_that_does_not_open_leaves_nothing() {
     let failed = Engine::start("test", EngineOptions::default(), || {
-        Err(error(ErrorKind::Invalid, "no such file"))
+        Err(error(ErrorKind::Invalid, "no such file").into())
     });
     assert_eq!(failed.err(), Some(error(ErrorKind::Invalid, "no such file")));
     let panicked = Engine::start("test", EngineOptions::default(), || panic!("in open"));

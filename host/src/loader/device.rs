@@ -1,7 +1,7 @@
 //! A loaded model as the engine's device.
 
 use super::{Backend, Model, Opener, Services};
-use crate::engine::DeviceIo;
+use crate::engine::{DeviceIo, OpenFailure};
 use met_backend_api::{
     Batch, DeviceInfo, Error, LedgerEntry, MemoryInfo, ModelInfo, ModelSpec, OpenSpec, ReleaseReport,
     ResourceReport, SweepReport, Ticket, sdk::Output,
@@ -17,22 +17,34 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens a device and loads a model, on the thread that will be its engine thread.
+    /// Opens a device and loads a model, on the thread that will be its engine thread. A failure comes with what
+    /// was opened before it.
     pub fn load(
         opener: Opener,
         device: &OpenSpec,
         model: &ModelSpec,
         services: &Services,
-    ) -> Result<Self, Error> {
-        let mut backend = opener.open(device, services)?;
-        let device_info = backend.info()?;
-        let model = backend.load_model(model)?;
-        Ok(Self {
-            device_info,
-            model_info: model.info().clone(),
-            model: Some(model),
-            backend,
-        })
+    ) -> Result<Self, OpenFailure> {
+        let mut device = Self {
+            backend: opener.open(device, services)?,
+            device_info: no_device(),
+            model_info: ModelInfo::default(),
+            model: None,
+        };
+        match device.load_model(model) {
+            Ok(()) => Ok(device),
+            Err(error) => Err(OpenFailure {
+                error,
+                device: Some(Box::new(device)),
+            }),
+        }
+    }
+
+    fn load_model(&mut self, spec: &ModelSpec) -> Result<(), Error> {
+        self.device_info = self.backend.info()?;
+        let model = self.model.insert(self.backend.load_model(spec)?);
+        self.model_info = model.info()?;
+        Ok(())
     }
 
     fn loaded(&mut self) -> Result<&mut Model, Error> {
@@ -68,12 +80,27 @@ impl DeviceIo for Device {
         self.backend.synchronize(stream)
     }
     fn release_pools(&mut self) -> Result<ReleaseReport, Error> {
-        self.loaded()?.release_pools()
+        match &mut self.model {
+            Some(model) => model.release_pools(),
+            None => Ok(ReleaseReport::default()),
+        }
     }
     fn drop_model(&mut self) {
         self.model = None;
     }
     fn sweep_unreleased(&mut self) -> Result<SweepReport, Error> {
         self.backend.sweep_unreleased()
+    }
+}
+
+/// Until the backend has said what it opened.
+fn no_device() -> DeviceInfo {
+    DeviceInfo {
+        index: 0,
+        kind: "".into(),
+        name: "".into(),
+        features: "".into(),
+        total_memory: 0,
+        compute_units: 0,
     }
 }

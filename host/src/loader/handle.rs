@@ -25,10 +25,7 @@ pub struct Opener(Arc<Shared>);
 pub struct Backend(Object<BackendBox>);
 
 /// A loaded model. Drop it after [`release_pools`](Self::release_pools), and before the backend is swept.
-pub struct Model {
-    object: Object<ModelBox>,
-    info: ModelInfo,
-}
+pub struct Model(Object<ModelBox>);
 
 impl Opener {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
@@ -75,9 +72,7 @@ impl Backend {
         let loaded = self.0.inner.load_model(spec);
         let object = loaded.into_result().map_err(Copied::copied)?;
         drop(scope);
-        let object = Object::new(object, self.0.shared.clone());
-        let info = object.read(|m| m.info())?;
-        Ok(Model { object, info })
+        Ok(Model(Object::new(object, self.0.shared.clone())))
     }
 
     /// Waits until all work of a stream (0 = default, 1 = prefill) is done.
@@ -93,18 +88,18 @@ impl Backend {
 
 impl Model {
     /// What was loaded.
-    pub fn info(&self) -> &ModelInfo {
-        &self.info
+    pub fn info(&self) -> Result<ModelInfo, Error> {
+        self.0.read(|m| m.info())
     }
 
     /// One report a pool.
     pub fn resources(&self) -> Result<Vec<ResourceReport>, Error> {
-        self.object.read(|m| m.resources()).map(Into::into)
+        self.0.read(|m| m.resources()).map(Into::into)
     }
 
     /// Starts a step. At most [`ModelInfo::max_in_flight`] may be outstanding. Allocates nothing.
     pub fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error> {
-        self.object.call(|m| m.submit(batch))
+        self.0.call(|m| m.submit(batch))
     }
 
     /// Waits for the oldest outstanding step and writes its results into the caller's memory, whose
@@ -115,36 +110,36 @@ impl Model {
             top: RSliceMut::from_mut_slice(out.top),
             logits: RSliceMut::from_mut_slice(out.logits),
         };
-        self.object.call(|m| m.collect(ticket, out))
+        self.0.call(|m| m.collect(ticket, out))
     }
 
     /// Copies KV blocks to host memory: `data` is `blocks.len() × block_bytes`.
     pub fn copy_blocks_out(&mut self, blocks: &[u32], data: &mut [u8]) -> Result<(), Error> {
         let (blocks, data) = (RSlice::from_slice(blocks), RSliceMut::from_mut_slice(data));
-        self.object.call(|m| m.copy_blocks_out(blocks, data))
+        self.0.call(|m| m.copy_blocks_out(blocks, data))
     }
 
     /// Copies KV blocks from host memory.
     pub fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), Error> {
         let (blocks, data) = (RSlice::from_slice(blocks), RSlice::from_slice(data));
-        self.object.call(|m| m.copy_blocks_in(blocks, data))
+        self.0.call(|m| m.copy_blocks_in(blocks, data))
     }
 
     /// Copies a slot of recurrent state to host memory (`state_bytes` long).
     pub fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), Error> {
         let data = RSliceMut::from_mut_slice(data);
-        self.object.call(|m| m.save_state(slot, data))
+        self.0.call(|m| m.save_state(slot, data))
     }
 
     /// Fills a slot of recurrent state; an empty `data` clears it.
     pub fn restore_state(&mut self, slot: u32, data: &[u8]) -> Result<(), Error> {
         let data = RSlice::from_slice(data);
-        self.object.call(|m| m.restore_state(slot, data))
+        self.0.call(|m| m.restore_state(slot, data))
     }
 
     /// Releases every pool in the fixed order; a second call reports no steps.
     pub fn release_pools(&mut self) -> Result<ReleaseReport, Error> {
-        self.object.call(|m| m.release_pools())
+        self.0.call(|m| m.release_pools())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Generation, ModelText, Slot};
 use crate::{
-    engine::{DeviceIo, Engine, EngineOptions},
+    engine::{DeviceIo, Engine, EngineOptions, StartFailure, TeardownReport},
     loader::{BackendSource, Device, Library, LoadError, Services, Unload},
 };
 use met_backend_api::{Error, ModelSpec, OpenSpec};
@@ -34,8 +34,12 @@ pub const LOAD_DEADLINE: Duration = Duration::from_secs(600);
 #[derive(Debug, thiserror::Error)]
 #[error("{problem}")]
 pub struct LoadFailure {
+    /// The number that the generation would have had.
+    pub number: u64,
     /// Why.
     pub problem: LoadProblem,
+    /// What was given back, where a device was opened.
+    pub teardown: Option<TeardownReport>,
     /// What became of the library, where it was loaded.
     pub unload: Option<Unload>,
 }
@@ -83,25 +87,30 @@ pub fn load<T: ModelText>(
     spec: &LoadSpec,
     services: &Services,
 ) -> Result<Arc<Generation<T>>, LoadFailure> {
+    let number = slot.next_number();
     let mut library = Library::load(&spec.backend).map_err(|error| LoadFailure {
+        number,
         problem: error.into(),
+        teardown: None,
         unload: None,
     })?;
     match open(slot.name(), &library, spec, services) {
         Ok((engine, text)) => Ok(Generation::with_library(
-            slot.next_number(),
+            number,
             engine,
             Arc::new(text),
             spec.clone(),
             library,
         )),
-        Err(problem) => {
+        Err((problem, teardown)) => {
             let unload = library.close(UNLOAD_WAIT);
             if let Unload::Retained { reason } = &unload {
                 tracing::warn!(backend = %spec.backend, "the library stays mapped after a failed load: {reason}");
             }
             Err(LoadFailure {
+                number,
                 problem,
+                teardown,
                 unload: Some(unload),
             })
         }
@@ -113,7 +122,7 @@ fn open<T: ModelText>(
     library: &Library,
     spec: &LoadSpec,
     services: &Services,
-) -> Result<(Engine, T), LoadProblem> {
+) -> Result<(Engine, T), (LoadProblem, Option<TeardownReport>)> {
     let (opener, device, model) = (library.opener(), spec.device.clone(), spec.model.clone());
     let for_engine = services.clone();
     let starting = Engine::begin(name, spec.engine, move || {
@@ -136,22 +145,29 @@ fn open<T: ModelText>(
         }
         true
     };
-    let engine = starting.and_then(|starting| starting.wait_while(patient));
+    let engine = starting
+        .map_err(StartFailure::from)
+        .and_then(|starting| starting.wait_while(patient));
+    let backend = || library.name().to_owned();
     match (engine, text) {
-        (engine, Err(error)) => {
-            if let Ok(engine) = engine {
-                engine.shutdown(Duration::ZERO);
-            }
-            Err(LoadProblem::Text(error))
-        }
-        (Err(_), Ok(_)) if is_late() => Err(LoadProblem::Late {
-            backend: library.name().into(),
-            deadline: spec.deadline,
-        }),
-        (Err(error), Ok(_)) => Err(LoadProblem::Backend {
-            backend: library.name().into(),
-            error,
-        }),
         (Ok(engine), Ok(text)) => Ok((engine, text)),
+        (Ok(engine), Err(error)) => {
+            let teardown = engine.shutdown(Duration::ZERO);
+            Err((LoadProblem::Text(error), Some(teardown)))
+        }
+        (Err(failure), Err(error)) => Err((LoadProblem::Text(error), failure.teardown)),
+        (Err(StartFailure { error, teardown }), Ok(_)) => {
+            let problem = match is_late() {
+                true => LoadProblem::Late {
+                    backend: backend(),
+                    deadline: spec.deadline,
+                },
+                false => LoadProblem::Backend {
+                    backend: backend(),
+                    error,
+                },
+            };
+            Err((problem, teardown))
+        }
     }
 }

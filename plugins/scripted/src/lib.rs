@@ -6,6 +6,7 @@
 //! position or repetition shows in the output.
 
 mod model;
+pub mod record;
 pub mod script;
 mod stage;
 
@@ -120,6 +121,7 @@ impl Backend for ScriptedBackend {
 
 impl Drop for ScriptedBackend {
     fn drop(&mut self) {
+        record::dropped(self.stage.settings().label, self.stage.ledger().total().0);
         dropped(&self.stage, "drop_backend");
     }
 }

@@ -1,6 +1,6 @@
 //! The "model": its KV cache holds tokens, and the next token is a hash of those it is led to.
 
-use crate::{dropped, error, stage::Stage};
+use crate::{dropped, error, script::Settings, stage::Stage};
 use met_backend_api::{
     Batch, Error, ModelInfo, ModelSpec, ReleaseReport, ReleaseStep, ResourceReport, Row, RowOutput, Ticket,
     TokenLogprob, Want,
@@ -60,7 +60,10 @@ impl ScriptedModel {
             architecture: "scripted".into(),
             name: "scripted".into(),
             quantization: "none".into(),
-            weights_identity: format!("{identity}-{}", s.salt).into(),
+            weights_identity: match s.salt {
+                Settings::SALT => identity.into(),
+                salt => format!("{identity}-{salt}").into(),
+            },
             parameters: s.weights,
             vocab_size: s.vocab,
             context_length: if nonsense { 0 } else { context },

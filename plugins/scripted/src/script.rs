@@ -73,6 +73,13 @@ pub struct Settings {
     pub last: u32,
     /// Two models with one salt generate the same tokens.
     pub salt: u64,
+    /// What backends of this label do is on [`record`](crate::record); 0 is on none.
+    pub label: u64,
+}
+
+impl Settings {
+    /// The salt of a model that names none.
+    pub const SALT: u64 = 1;
 }
 
 impl Default for Settings {
@@ -88,7 +95,8 @@ impl Default for Settings {
             load_ms: 0,
             first: 0,
             last: 0,
-            salt: 1,
+            salt: Self::SALT,
+            label: 0,
         }
     }
 }
@@ -159,6 +167,7 @@ impl Script {
             "first" => s.first = small()?,
             "last" => s.last = small()?,
             "salt" => s.salt = value,
+            "label" => s.label = value,
             _ => return Err(format!("there is no setting '{name}'")),
         }
         Ok(())

@@ -1,6 +1,9 @@
 //! Where the script is acted out: counts the calls, does what the script says, keeps the ledger.
 
-use crate::script::{Action, Script, Settings};
+use crate::{
+    record,
+    script::{Action, Script, Settings},
+};
 use met_backend_api::Error;
 use met_kernels::{Kind, Ledger};
 use std::{cell::RefCell, collections::HashMap, rc::Rc, thread, time::Duration};
@@ -39,6 +42,7 @@ impl Stage {
             let n = state.calls.entry(name).or_default();
             *n += 1;
             let n = *n;
+            record::called(state.script.settings.label, name);
             state.script.at(name, n).cloned()
         };
         match action {

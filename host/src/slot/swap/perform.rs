@@ -283,6 +283,9 @@ impl<T: ModelText> Swap<'_, T> {
                 Ok(())
             }
             Err(failure) => {
+                if let Some(teardown) = &failure.teardown {
+                    self.report.add_teardown(failure.number, teardown);
+                }
                 if let Some(unload) = failure.unload.clone() {
                     self.report.add_unload(unload);
                 }

@@ -2,7 +2,7 @@
 
 use super::{Outcome, Plan, Step};
 use crate::{
-    engine::{Memory, ReleasedPool, Swept, TeardownReport},
+    engine::{LedgerItem, Memory, ReleasedPool, Swept, TeardownReport},
     loader::Unload,
     slot::{Generation, ModelText},
 };
@@ -71,16 +71,27 @@ pub struct StepReport {
 }
 
 /// What came back.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Released {
     /// Each pool of each generation, in the order of release.
     pub pools: Vec<PoolReport>,
     /// What no pool owned.
     pub swept: Swept,
-    /// What is still on the ledgers, with its owners.
-    pub left: Vec<crate::engine::LedgerItem>,
+    /// What is still on the ledgers, with its owners; none where one could not be read.
+    pub left: Option<Vec<LedgerItem>>,
     /// The call that did not come back: its generation is stuck, and keeps what it has.
     pub stuck: Option<String>,
+}
+
+impl Default for Released {
+    fn default() -> Self {
+        Self {
+            pools: Vec::new(),
+            swept: Swept::default(),
+            left: Some(Vec::new()),
+            stuck: None,
+        }
+    }
 }
 
 /// A pool that was released.
@@ -153,7 +164,7 @@ impl SwapReport {
     /// Whether everything that was to go is known to be gone.
     pub fn is_clean(&self) -> bool {
         self.released.stuck.is_none()
-            && self.released.left.is_empty()
+            && self.released.left.as_ref().is_some_and(Vec::is_empty)
             && self.released.swept.failures == 0
             && !matches!(self.library, Some(LibraryReport::Retained { .. }))
     }
@@ -170,7 +181,11 @@ impl SwapReport {
         sum.bytes += swept.bytes;
         sum.failures += swept.failures;
         sum.entries.extend(swept.entries.iter().cloned());
-        self.released.left.extend(report.left.iter().flatten().cloned());
+        let left = self.released.left.take().zip(report.left.clone());
+        self.released.left = left.map(|(mut left, more)| {
+            left.extend(more);
+            left
+        });
         self.released.stuck = report.stuck.clone().or(self.released.stuck.take());
         self.carried += u64::from(report.moved);
         let given_up = report.given_up;
