@@ -5,7 +5,7 @@ use axum::Router;
 use std::{
     future::Future,
     net::SocketAddr,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -142,8 +142,14 @@ impl AdminListener {
 }
 
 async fn remove_stale(path: &Path) -> Result<()> {
-    if !path.exists() {
+    let Ok(found) = std::fs::symlink_metadata(path) else {
         return Ok(());
+    };
+    if !found.file_type().is_socket() {
+        bail!(
+            "{} is no socket, so it is not replaced; give another --admin",
+            path.display()
+        );
     }
     if UnixStream::connect(path).await.is_ok() {
         bail!(

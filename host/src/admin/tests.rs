@@ -37,7 +37,16 @@ fn addresses_are_read() {
 async fn a_unix_socket_answers_and_is_gone_afterwards() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("admin.sock");
-    std::fs::write(&path, "left by a server that was killed").expect("written");
+    let other = folder.path().join("notes.txt");
+    std::fs::write(&other, "not ours").expect("written");
+    let refused = AdminListener::bind(&AdminAddress::Unix(other.clone()))
+        .await
+        .err();
+    assert!(refused.is_some_and(|error| error.to_string().contains("is no socket")));
+    assert_eq!(std::fs::read_to_string(&other).ok().as_deref(), Some("not ours"));
+
+    // As a server that was killed leaves it.
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
     let address = AdminAddress::Unix(path.clone());
     let listener = AdminListener::bind(&address)
         .await

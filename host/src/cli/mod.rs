@@ -12,7 +12,7 @@ pub use operate::operate;
 pub use serve::serve;
 
 use crate::fetch::{self, ModelSource};
-use std::path::PathBuf;
+use std::{io::IsTerminal, path::PathBuf};
 use tracing_subscriber::EnvFilter;
 
 /// Sends log lines to standard error; `MET_LOG` says which (`debug`, `met_host::http=trace`, …).
@@ -21,6 +21,7 @@ pub fn log() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
 }
 

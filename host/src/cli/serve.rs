@@ -38,6 +38,10 @@ const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
     // Before the engine, which takes hold of its metrics when it starts.
     http::metrics::install();
+    ensure!(
+        !args.slot.is_empty() && !args.slot.contains('/'),
+        "--slot: a slot's name is not empty and has no /"
+    );
     let config = match &args.config {
         Some(path) => Config::read(path, builtins).map_err(|problem| anyhow!(problem))?,
         None => of_command_line(args),
@@ -100,7 +104,11 @@ async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()
 
     let state = AppState {
         slots: supervisor.slots().clone(),
-        api_key: args.api_key.clone().or(config.api_key),
+        api_key: args
+            .api_key
+            .clone()
+            .or(config.api_key)
+            .filter(|key| !key.is_empty()),
     };
     let (stop, stopped) = oneshot::channel();
     let server = tokio::spawn(http::serve(listener, http::router(state), async {

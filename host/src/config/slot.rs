@@ -129,7 +129,6 @@ impl SlotConfig {
                 device: OpenSpec::default(),
                 model: ModelSpec {
                     max_rows: MAX_SEQS,
-                    max_batch_tokens: MAX_BATCH_TOKENS,
                     ..ModelSpec::default()
                 },
                 engine: EngineOptions::default(),
@@ -159,6 +158,7 @@ impl SlotConfig {
         spec.device.threads = self.threads.unwrap_or(spec.device.threads);
         spec.model.context = self.ctx.unwrap_or(spec.model.context);
         spec.model.max_rows = self.max_seqs.unwrap_or(spec.model.max_rows);
+        spec.model.max_batch_tokens = MAX_BATCH_TOKENS.max(spec.model.max_rows);
         spec.model.kv_bytes = self.kv_memory.map_or(spec.model.kv_bytes, |size| size.0);
         spec.deadline = self.load_deadline_s.map_or(spec.deadline, Duration::from_secs);
         Ok(spec)

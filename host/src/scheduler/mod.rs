@@ -24,7 +24,7 @@ mod plan;
 mod pool;
 mod sequence;
 #[cfg(test)]
-mod simulation;
+pub(crate) mod simulation;
 #[cfg(test)]
 mod tests;
 

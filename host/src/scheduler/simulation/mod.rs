@@ -5,7 +5,7 @@
 
 mod checks;
 mod clients;
-mod random;
+pub(crate) mod random;
 mod reached;
 
 use super::{Effect, Flight, Input, Limits, RequestId, Scheduler};

@@ -146,6 +146,11 @@ impl Machine {
         self.step
     }
 
+    /// Whether a generation is to be brought.
+    pub fn has_candidate(&self) -> bool {
+        self.has_candidate
+    }
+
     /// Asks to give the candidate up; `false` where it is too late, or there is none. The step in progress
     /// still has to be reported.
     pub fn cancel(&mut self) -> bool {
