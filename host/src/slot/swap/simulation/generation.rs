@@ -110,6 +110,7 @@ impl SimGeneration {
         }
         // Its clients take what it gave them first.
         events.extend(self.tell(Input::MoveOut));
+        assert!(self.scheduler.is_empty(), "some stay behind");
         events
     }
 
