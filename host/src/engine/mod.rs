@@ -118,7 +118,7 @@ pub struct StartFailure {
     /// Why.
     pub error: Error,
     /// What became of what was opened; where patience ran out, it names the call that is `stuck`.
-    pub teardown: Option<TeardownReport>,
+    pub teardown: Option<Box<TeardownReport>>,
 }
 
 impl From<Error> for StartFailure {
@@ -153,10 +153,10 @@ impl Starting {
                     let message = format!("the backend's call `{call}` did not come back");
                     return Err(StartFailure {
                         error: Error::new(ErrorKind::Cancelled, message),
-                        teardown: Some(TeardownReport {
+                        teardown: Some(Box::new(TeardownReport {
                             stuck: Some(call.to_owned()),
                             ..TeardownReport::default()
-                        }),
+                        })),
                     });
                 }
             }
@@ -342,7 +342,7 @@ impl Life {
                 let teardown = device.map(|device| {
                     teardown::tear_down(device, &self.board);
                     self.board.set_ended();
-                    self.board.wait_report(Duration::ZERO)
+                    Box::new(self.board.wait_report(Duration::ZERO))
                 });
                 self.board.set_ended();
                 told(loaded, Err(StartFailure { error, teardown }));

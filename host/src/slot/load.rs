@@ -39,7 +39,7 @@ pub struct LoadFailure {
     /// Why.
     pub problem: LoadProblem,
     /// What was given back, where a device was opened.
-    pub teardown: Option<TeardownReport>,
+    pub teardown: Option<Box<TeardownReport>>,
     /// What became of the library, where it was loaded.
     pub unload: Option<Unload>,
 }
@@ -117,12 +117,15 @@ pub fn load<T: ModelText>(
     }
 }
 
+/// Why nothing was opened, and what was given back.
+type NotOpened = (LoadProblem, Option<Box<TeardownReport>>);
+
 fn open<T: ModelText>(
     name: &str,
     library: &Library,
     spec: &LoadSpec,
     services: &Services,
-) -> Result<(Engine, T), (LoadProblem, Option<TeardownReport>)> {
+) -> Result<(Engine, T), NotOpened> {
     let (opener, device, model) = (library.opener(), spec.device.clone(), spec.model.clone());
     let for_engine = services.clone();
     let starting = Engine::begin(name, spec.engine, move || {
@@ -153,7 +156,7 @@ fn open<T: ModelText>(
         (Ok(engine), Ok(text)) => Ok((engine, text)),
         (Ok(engine), Err(error)) => {
             let teardown = engine.shutdown(Duration::ZERO);
-            Err((LoadProblem::Text(error), Some(teardown)))
+            Err((LoadProblem::Text(error), Some(Box::new(teardown))))
         }
         (Err(failure), Err(error)) => Err((LoadProblem::Text(error), failure.teardown)),
         (Err(StartFailure { error, teardown }), Ok(_)) => {
