@@ -104,10 +104,8 @@ fn whatever_goes_wrong_the_slot_serves_and_the_report_is_true() {
     std::thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
             scope.spawn(|| {
-                while let Some(case) = {
-                    let next = work.lock().expect("no panic").next();
-                    next
-                } {
+                let take = || work.lock().expect("no panic").next();
+                while let Some(case) = take() {
                     let seen = run(&runtime, case);
                     if let Err(problem) = check(case, &seen, &expected) {
                         let problem = format!("{case:?}\n    {problem}\n    {:?}", seen.report);
