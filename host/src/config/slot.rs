@@ -46,7 +46,7 @@ pub struct SlotConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<BTreeMap<String, String>>,
     /// Seconds that the load may take
-    #[arg(long)]
+    #[arg(long = "load-deadline", value_name = "S")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_deadline_s: Option<u64>,
     /// In which order memory is taken and given back
@@ -58,11 +58,11 @@ pub struct SlotConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<InFlight>,
     /// Seconds that running requests get
-    #[arg(long)]
+    #[arg(long = "drain-deadline", value_name = "S")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_deadline_s: Option<f64>,
     /// Seconds that a request may wait while nothing serves
-    #[arg(long)]
+    #[arg(long = "hold-deadline", value_name = "S")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_deadline_s: Option<f64>,
     /// Requests that may wait while nothing serves
