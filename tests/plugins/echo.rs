@@ -54,6 +54,10 @@ impl Backend for Echo {
                     KEPT.with_borrow_mut(|kept| kept.push(1));
                 }
                 ("behaviour", "key with a destructor") => take_key()?,
+                ("behaviour", "tell of a function") => {
+                    let touch: extern "C" fn() = touch_thread_local;
+                    return Err(Error::invalid(format!("{:x}", touch as usize)));
+                }
                 ("thread until", path) => keep_a_thread(PathBuf::from(path))?,
                 _ => {
                     return Err(Error::invalid(format!("unknown option {name} = {value:?}")));
@@ -241,6 +245,11 @@ fn device() -> DeviceInfo {
 
 thread_local! {
     static KEPT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// For a thread that the loader does not know of.
+extern "C" fn touch_thread_local() {
+    KEPT.with_borrow_mut(|kept| kept.push(1));
 }
 
 /// Starts a thread that nobody joins, which ends when the file `until` appears.

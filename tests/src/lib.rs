@@ -1,6 +1,7 @@
 //! What the whole-system tests share.
 
 pub mod cycles;
+pub mod life;
 pub mod plugins;
 pub mod server;
 mod texts;

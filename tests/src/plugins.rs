@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::{Mutex, PoisonError},
 };
 
 /// An edit of a copied file: the file, what is replaced, and by what.
@@ -17,6 +18,7 @@ pub fn plugin(name: &str) -> Result<PathBuf> {
         &["-p", "met-test-plugins", "--example", name],
         name,
         None,
+        "",
     )
 }
 
@@ -28,35 +30,71 @@ pub fn backend(name: &str) -> Result<PathBuf> {
         &["-p", name, "--lib"],
         &library,
         None,
+        "",
     )
 }
 
-/// The plug-in `echo` as the author of another contract would build it: `edits` are made in a copy of
-/// `backend-api`, and the linker gets `link_arguments`. The copy lies in `folder`, and is built there.
-pub fn echo_with(folder: &Path, edits: &[Edit<'_>], link_arguments: &[&str]) -> Result<PathBuf> {
-    let workspace = workspace();
+/// How a variant of the plug-in `echo` differs from it. It is made in a copy of `backend-api` and `echo`, as the
+/// author of another contract, with other tools, would make it.
+#[derive(Clone, Copy, Default)]
+pub struct Variant<'a> {
+    /// Edits of the copies: `backend-api/src/...`, `echo/echo.rs`.
+    pub edits: &'a [Edit<'a>],
+    /// Files of `tests/plugins` whose text is put at the end of `echo.rs`.
+    pub more: &'a [&'a str],
+    /// A C++ file of `tests/plugins` that is linked in.
+    pub cpp: Option<&'a str>,
+    /// Arguments for the linker.
+    pub link_arguments: &'a [&'a str],
+    /// Flags for the compiler of all that is in the library, the standard library excepted.
+    pub flags: &'a str,
+}
+
+/// The variant called `name`, built below `folder`.
+///
+/// # Panics
+/// Where it cannot be built, with what the tools said.
+pub fn built(folder: &Path, name: &str, variant: &Variant<'_>) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = folder.join("variants").join(name);
+    let library = echo_with(&folder, variant).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+    let named = folder.join(format!("{name}.so"));
+    fs::copy(library, &named).unwrap_or_else(|e| panic!("{}: {e}", named.display()));
+    named
+}
+
+/// Makes a variant in `folder`. Variants whose folders are neighbours share what they have in common.
+fn echo_with(folder: &Path, variant: &Variant<'_>) -> Result<PathBuf> {
+    let (workspace, echo) = (workspace(), folder.join("echo"));
     let _ = fs::remove_dir_all(folder.join("backend-api"));
     copy_folder(&workspace.join("backend-api"), &folder.join("backend-api"))?;
-    for (file, from, to) in edits {
-        let file = folder.join("backend-api/src").join(file);
+    fs::create_dir_all(&echo)?;
+    let mut source = fs::read_to_string(sources().join("echo.rs"))?;
+    for more in variant.more {
+        source.push('\n');
+        source.push_str(&fs::read_to_string(sources().join(more))?);
+    }
+    fs::write(echo.join("echo.rs"), source)?;
+    for (file, from, to) in variant.edits {
+        let file = folder.join(file);
         let text = fs::read_to_string(&file)?;
         ensure!(text.contains(from), "{} has no {from:?}", file.display());
         fs::write(&file, text.replace(from, to))?;
     }
-    fs::create_dir_all(folder.join("echo"))?;
-    fs::copy(
-        workspace.join("tests/plugins/echo.rs"),
-        folder.join("echo/echo.rs"),
-    )?;
-    fs::write(folder.join("echo/Cargo.toml"), ECHO_MANIFEST)?;
-    let arguments: String = link_arguments
+    let mut arguments: Vec<String> = variant.link_arguments.iter().map(|&a| a.to_owned()).collect();
+    if let Some(cpp) = variant.cpp {
+        arguments.push(compile_cpp(&sources().join(cpp), &echo)?);
+        arguments.push("-lstdc++".to_owned());
+    }
+    let lines = arguments
         .iter()
-        .map(|argument| format!("println!(\"cargo::rustc-cdylib-link-arg={argument}\");"))
-        .collect();
+        .map(|a| format!("println!(\"cargo::rustc-cdylib-link-arg={a}\");"));
     fs::write(
-        folder.join("echo/build.rs"),
-        format!("fn main() {{ {arguments} }}"),
+        echo.join("build.rs"),
+        format!("fn main() {{ {} }}", lines.collect::<String>()),
     )?;
+    fs::write(echo.join("Cargo.toml"), ECHO_MANIFEST)?;
     fs::copy(workspace.join("Cargo.lock"), folder.join("Cargo.lock"))?;
     let manifest: String = fs::read_to_string(workspace.join("Cargo.toml"))?
         .lines()
@@ -68,11 +106,51 @@ pub fn echo_with(folder: &Path, edits: &[Edit<'_>], link_arguments: &[&str]) -> 
         .collect();
     let path = folder.join("Cargo.toml");
     fs::write(&path, manifest)?;
-    let target = folder
-        .parent()
-        .context("the folder has no parent")?
-        .join("target");
-    build(&path, &["-p", "echo"], "echo", Some(&target))
+    let target = beside(
+        folder,
+        if variant.flags.is_empty() {
+            "target"
+        } else {
+            "target-flags"
+        },
+    )?;
+    build(&path, &["-p", "echo"], "echo", Some(&target), variant.flags)
+}
+
+/// Builds the package `name` from these files, in `folder`, which must lie outside of the workspace; what is made on
+/// the way goes to `target`.
+pub fn outside(folder: &Path, target: &Path, name: &str, files: &[(&str, &str)]) -> Result<PathBuf> {
+    for (file, text) in files {
+        let file = folder.join(file);
+        fs::create_dir_all(file.parent().context("a file in a folder")?)?;
+        fs::write(file, text)?;
+    }
+    // The versions that are here already: nothing is fetched for a test.
+    fs::copy(workspace().join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    let library = name.replace('-', "_");
+    build(&folder.join("Cargo.toml"), &[], &library, Some(target), "")
+}
+
+fn beside(folder: &Path, name: &str) -> Result<PathBuf> {
+    Ok(folder.parent().context("the folder has no parent")?.join(name))
+}
+
+/// Compiles a C++ file and gives the object's path.
+fn compile_cpp(source: &Path, folder: &Path) -> Result<String> {
+    let object = folder.join("parts.o");
+    let output = Command::new("g++")
+        .args(["-std=c++17", "-O1", "-fPIC", "-Wall", "-Werror", "-pthread", "-c"])
+        .arg(source)
+        .arg("-o")
+        .arg(&object)
+        .output()
+        .context("this test needs g++, which does not run here: install it")?;
+    ensure!(
+        output.status.success(),
+        "g++ failed:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(object.to_str().context("a path in UTF-8")?.to_owned())
 }
 
 const ECHO_MANIFEST: &str = r#"
@@ -91,7 +169,7 @@ libc.workspace = true
 "#;
 
 /// Builds a library and gives its file as cargo names it.
-fn build(manifest: &Path, what: &[&str], name: &str, target: Option<&Path>) -> Result<PathBuf> {
+fn build(manifest: &Path, what: &[&str], name: &str, target: Option<&Path>, flags: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     // What cargo tells this test of its own package would have build scripts run again.
@@ -117,6 +195,9 @@ fn build(manifest: &Path, what: &[&str], name: &str, target: Option<&Path>) -> R
     if let Some(target) = target {
         command.arg("--target-dir").arg(target);
     }
+    if !flags.is_empty() {
+        command.env("RUSTFLAGS", flags);
+    }
     let output = command.output().context("cargo does not run")?;
     if !output.status.success() {
         bail!("{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
@@ -136,6 +217,10 @@ fn build(manifest: &Path, what: &[&str], name: &str, target: Option<&Path>) -> R
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn sources() -> PathBuf {
+    workspace().join("tests/plugins")
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {

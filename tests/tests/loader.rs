@@ -1,12 +1,11 @@
 //! Real libraries through the loader: a whole life, every way to be refused, every way to misbehave.
 
-use met_backend_api::{
-    Batch, Error, ErrorKind, ModelSpec, NO_SLOT, OpenSpec, Row, RowOutput, Sampling, Want,
-    abi_stable::std_types::{ROption, RSlice, Tuple2},
-    sdk::Output,
-};
+use met_backend_api::{Error, ErrorKind, ModelSpec, OpenSpec};
 use met_host::loader::{self, Backend, BackendSource, Builtins, Library, LoadError, Services, Unload};
-use met_tests::plugins::{self, Edit};
+use met_tests::{
+    life::{PATIENCE, batch, life, row, spec, with_option},
+    plugins::{self, Variant, built},
+};
 use std::{
     fs,
     io::{self, Write},
@@ -19,66 +18,15 @@ use std::{
 #[path = "../plugins/echo.rs"]
 mod echo;
 
-const PATIENCE: Duration = Duration::from_secs(20);
-
 #[test]
 fn a_built_in_and_a_library_live_the_same_life() {
     let library = life(&source(&echo_library()));
     let built_in = life(&BackendSource::parse("builtin:echo", &builtins()).unwrap());
     assert_eq!(library, built_in);
     assert!(
-        library.iter().any(|line| line == "tokens 6, 9"),
+        library.iter().any(|line| line == "[6, 9]"),
         "the echo of 5 and 8 is missing: {library:?}"
     );
-}
-
-/// Runs a whole life; tells what every step gave.
-fn life(source: &BackendSource) -> Vec<String> {
-    let mut library = Library::load(source).unwrap();
-    let mut told = vec![format!("{} {}", library.name(), library.version())];
-    let opener = library.opener();
-    let engine = thread::spawn(move || -> Result<Vec<String>, Error> {
-        let mut told = vec![format!("{:?}", opener.probe(&Services::default())?)];
-        let mut backend = opener.open(&OpenSpec::default(), &Services::default())?;
-        told.push(format!(
-            "{:?} {:?} {:?}",
-            backend.info()?,
-            backend.memory()?,
-            backend.ledger()?
-        ));
-        let mut model = backend.load_model(&ModelSpec::default())?;
-        told.push(format!("{:?} {:?}", model.info()?, model.resources()?));
-        let mut rows = [RowOutput::default(); 2];
-        let ticket = model.submit(batch(&[row(&[4, 5]), row(&[8])]))?;
-        model.collect(ticket, output(&mut rows))?;
-        told.push(format!(
-            "tokens {}, {}",
-            rows[0].sampled.token, rows[1].sampled.token
-        ));
-        let mut data = [0; 3];
-        model.copy_blocks_out(&[1, 2], &mut data)?;
-        model.copy_blocks_in(&[1, 2], &data)?;
-        told.push(format!("{data:?} {:?}", model.save_state(0, &mut data)));
-        told.push(format!(
-            "{:?} {:?}",
-            model.release_pools()?,
-            model.release_pools()?
-        ));
-        drop(model);
-        backend.synchronize(0)?;
-        told.push(format!("{:?}", backend.sweep_unreleased()?));
-        Ok(told)
-    });
-    told.extend(engine.join().unwrap().unwrap());
-    let is_library = !source.to_string().starts_with("builtin:");
-    let expected = if is_library {
-        Unload::Unmapped
-    } else {
-        Unload::BuiltIn
-    };
-    assert_eq!(library.close(PATIENCE), expected);
-    assert_eq!(library.close(PATIENCE), expected, "a second close gives the same");
-    told
 }
 
 #[test]
@@ -108,8 +56,16 @@ fn a_file_that_is_no_backend_is_refused_in_one_line_and_leaves_nothing() {
 
 #[test]
 fn another_version_of_the_contract_is_refused_by_number() {
-    let edits = [("lib.rs", "API_VERSION: u32 = 1", "API_VERSION: u32 = 2")];
-    let file = variant("api-2", &edits, &[]);
+    let edits = [(
+        "backend-api/src/lib.rs",
+        "API_VERSION: u32 = 1",
+        "API_VERSION: u32 = 2",
+    )];
+    let variant = Variant {
+        edits: &edits,
+        ..Variant::default()
+    };
+    let file = built(Path::new(env!("CARGO_TARGET_TMPDIR")), "api-2", &variant);
     refused(
         &file,
         "built for version 2 of the backend API, this program has version 1",
@@ -119,9 +75,17 @@ fn another_version_of_the_contract_is_refused_by_number() {
 
 #[test]
 fn another_layout_is_refused_at_the_field_that_differs() {
-    let edits = [("abi/device.rs", "pub ledger_count: u64", "pub ledger_count: u32")];
+    let edits = [(
+        "backend-api/src/abi/device.rs",
+        "pub ledger_count: u64",
+        "pub ledger_count: u32",
+    )];
+    let variant = Variant {
+        edits: &edits,
+        ..Variant::default()
+    };
     refused(
-        &variant("layout", &edits, &[]),
+        &built(Path::new(env!("CARGO_TARGET_TMPDIR")), "layout", &variant),
         "at open.memory.ledger_count: mismatched type Expected: u64 Found: u32",
     );
     assert_eq!(mappings_of("layout"), 0);
@@ -169,7 +133,10 @@ fn errors_keep_their_kind() {
         path: "missing.gguf".into(),
         ..ModelSpec::default()
     };
-    let error = with_option(None, move |backend| backend.load_model(&spec).map(drop)).unwrap_err();
+    let error = with_option(&source(&echo_library()), None, move |backend| {
+        backend.load_model(&spec).map(drop)
+    })
+    .unwrap_err();
     assert_eq!(error.message, "missing.gguf does not exist");
 }
 
@@ -184,20 +151,11 @@ fn with_behaviour<T: Send + 'static>(
     behaviour: &str,
     on_engine: impl FnOnce(&mut Backend) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    with_option(Some(("behaviour", behaviour)), on_engine)
-}
-
-fn with_option<T: Send + 'static>(
-    option: Option<(&str, &str)>,
-    on_engine: impl FnOnce(&mut Backend) -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    let mut library = Library::load(&source(&echo_library())).unwrap();
-    let opener = library.opener();
-    let spec = spec(option);
-    let engine = thread::spawn(move || on_engine(&mut opener.open(&spec, &Services::default())?));
-    let result = engine.join().unwrap();
-    assert_eq!(library.close(PATIENCE), Unload::Unmapped);
-    result
+    with_option(
+        &source(&echo_library()),
+        Some(("behaviour", behaviour)),
+        on_engine,
+    )
 }
 
 #[test]
@@ -291,15 +249,6 @@ fn progress_arrives_and_a_cancelled_load_stops() {
 }
 
 #[test]
-fn a_library_that_is_linked_to_stay_is_reported_with_the_reason() {
-    let file = variant("staying", &[], &["-Wl,-z,nodelete"]);
-    let mut library = Library::load(&source(&file)).unwrap();
-    let reason = "it was linked with -z nodelete".to_owned();
-    assert_eq!(library.close(PATIENCE), Unload::Retained { reason });
-    assert_ne!(mappings_of("staying"), 0);
-}
-
-#[test]
 fn a_librarys_events_arrive_in_the_hosts_log_with_their_own_place() {
     let lines = Lines::default();
     let writer = lines.clone();
@@ -339,46 +288,6 @@ impl Write for Lines {
     }
 }
 
-fn row(tokens: &[u32]) -> Row<'_> {
-    Row {
-        tokens: RSlice::from_slice(tokens),
-        input: ROption::RNone,
-        position: 0,
-        blocks: RSlice::EMPTY,
-        state_slot: NO_SLOT,
-        want: Want::Token,
-        top_logprobs: 0,
-        sampling: Sampling::default(),
-        counts: RSlice::EMPTY,
-        bias: RSlice::EMPTY,
-        mask: RSlice::EMPTY,
-    }
-}
-
-fn batch<'a>(rows: &'a [Row<'a>]) -> Batch<'a> {
-    Batch {
-        rows: RSlice::from_slice(rows),
-    }
-}
-
-fn output(rows: &mut [RowOutput]) -> Output<'_> {
-    Output {
-        rows,
-        top: &mut [],
-        logits: &mut [],
-    }
-}
-
-fn spec(option: Option<(&str, &str)>) -> OpenSpec {
-    OpenSpec {
-        options: option
-            .map(|(name, value)| Tuple2(name.into(), value.into()))
-            .into_iter()
-            .collect(),
-        ..OpenSpec::default()
-    }
-}
-
 fn source(file: &Path) -> BackendSource {
     BackendSource::parse(file.to_str().unwrap(), &builtins()).unwrap()
 }
@@ -390,17 +299,6 @@ fn builtins() -> Builtins {
 fn echo_library() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| plugins::plugin("echo").unwrap()).clone()
-}
-
-/// Echo built against another contract or with other linker arguments, under a name of its own.
-fn variant(name: &str, edits: &[Edit<'_>], link_arguments: &[&str]) -> PathBuf {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("variants").join(name);
-    let built = plugins::echo_with(&folder, edits, link_arguments).unwrap();
-    let named = folder.join(format!("{name}.so"));
-    fs::copy(built, &named).unwrap();
-    named
 }
 
 /// Mappings of staged copies of a library of this name.

@@ -94,7 +94,7 @@ impl Default for Settings {
             step_us: 0,
             load_ms: 0,
             first: 0,
-            last: 0,
+            last: 320,
             salt: Self::SALT,
             label: 0,
         }
@@ -113,6 +113,8 @@ impl Script {
     /// Parses a script; an error names the line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut script = Self::default();
+        // The vocabulary's end, where no line says otherwise.
+        script.settings.last = 0;
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if !line.is_empty() {
@@ -221,6 +223,15 @@ mod tests {
         );
         assert_eq!(script.at("collect", 1), Some(&Action::Hang(20)));
         assert_eq!(script.at("submit", 2), None);
+    }
+
+    #[test]
+    fn no_script_is_an_empty_one() {
+        assert_eq!(Script::parse(""), Ok(Script::default()));
+        assert_eq!(
+            Script::parse("set vocab 50").map(|script| script.settings.last),
+            Ok(50)
+        );
     }
 
     #[test]

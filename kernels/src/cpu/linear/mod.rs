@@ -1,9 +1,9 @@
 //! Linear layers: `out = x · weightᵀ + bias`, for every [`crate::TensorType`].
 //!
-//! Quantised weights are repacked once into panels of sixteen rows ([`format`]), in which a lane is a row, so
-//! a product needs no horizontal sums; activations are quantised to 16 bits ([`quantize`]). One kernel
-//! ([`kernel`]) is compiled for every type, tile height and instruction set ([`simd`]); where there is none,
-//! plain Rust serves ([`portable`]). Unquantised weights are kept as they are ([`float`]).
+//! Quantised weights are repacked once into panels of sixteen rows (`format`), in which a lane is a row, so
+//! a product needs no horizontal sums; activations are quantised to 16 bits (`quantize`). One kernel
+//! (`kernel`) is compiled for every type, tile height and instruction set (`simd`); where there is none,
+//! plain Rust serves (`portable`). Unquantised weights are kept as they are (`float`).
 //!
 //! What must stay true: an output element is the same to the bit for any number of rows in the batch, any
 //! number of threads, and with AVX2 as with AVX-512.
