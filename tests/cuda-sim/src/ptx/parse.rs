@@ -1,0 +1,495 @@
+//! Tokens to the syntax tree.
+
+use super::lex::{Token, lex};
+use super::syntax::{Function, Instruction, Letter, Module, Operand, Space, Statement, Type, Variable};
+use super::{Refusal, refuse};
+
+/// How deep blocks and operands may nest.
+const MOST_NESTING: usize = 64;
+
+/// Parses a module's text.
+pub(crate) fn parse(source: &str) -> Result<Module, Refusal> {
+    let tokens = lex(source)?;
+    let mut parser = Parser {
+        tokens: &tokens,
+        at: 0,
+        depth: 0,
+    };
+    let mut module = Module {
+        version: 0,
+        target: 0,
+        variables: Vec::new(),
+        functions: Vec::new(),
+    };
+    while !parser.is_done() {
+        parser.item(&mut module)?;
+    }
+    if module.version == 0 || module.target == 0 {
+        return refuse(1, ".version or .target is missing");
+    }
+    Ok(module)
+}
+
+struct Parser<'a> {
+    tokens: &'a [(Token<'a>, u32)],
+    at: usize,
+    depth: usize,
+}
+
+/// The parts of a declaration before its name.
+#[derive(Default)]
+struct Head {
+    space: Option<Space>,
+    kind: Option<Type>,
+    align: Option<u64>,
+    is_extern: bool,
+    vector: u64,
+}
+
+impl<'a> Parser<'a> {
+    fn item(&mut self, module: &mut Module) -> Result<(), Refusal> {
+        let line = self.line();
+        match self.word()? {
+            ".version" => {
+                let (major, minor) = self.word()?.split_once('.').unwrap_or_default();
+                match (major.parse::<u32>(), minor.parse::<u32>()) {
+                    (Ok(major), Ok(minor)) if major < 100 && minor < 10 => {
+                        module.version = major * 10 + minor
+                    }
+                    _ => return refuse(line, "the version is no `major.minor`"),
+                }
+            }
+            ".target" => {
+                let name = self.word()?;
+                let number = name
+                    .trim_start_matches("sm_")
+                    .trim_end_matches(['a', 'f'])
+                    .parse();
+                module.target = number.or_else(|_| refuse(line, format!("the target {name} is no sm_NN")))?;
+                while self.eat(b',') {
+                    self.word()?;
+                }
+            }
+            ".address_size" => {
+                if self.number()? != 64 {
+                    return refuse(line, "only 64-bit addresses are supported");
+                }
+            }
+            ".file" => self.skip_line(line),
+            first => {
+                let mut is_extern = false;
+                let mut word = first;
+                while matches!(word, ".visible" | ".weak" | ".common" | ".extern") {
+                    is_extern |= word == ".extern";
+                    word = self.word()?;
+                }
+                match word {
+                    ".entry" | ".func" => {
+                        if let Some(function) = self.function(word == ".entry", line)? {
+                            module.functions.push(function);
+                        }
+                    }
+                    _ => {
+                        self.at -= 1;
+                        let head = Head {
+                            is_extern,
+                            ..Head::default()
+                        };
+                        module.variables.extend(self.declaration(head, b';')?);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, is_kernel: bool, line: u32) -> Result<Option<Function>, Refusal> {
+        let results = if self.peek() == Some(Token::Mark(b'(')) {
+            self.parameters()?
+        } else {
+            Vec::new()
+        };
+        let name = self.word()?.to_owned();
+        let parameters = if self.peek() == Some(Token::Mark(b'(')) {
+            self.parameters()?
+        } else {
+            Vec::new()
+        };
+        let mut most_threads = None;
+        loop {
+            let line = self.line();
+            match self.next()? {
+                Token::Mark(b'{') => break,
+                Token::Mark(b';') => return Ok(None),
+                Token::Word(".maxntid" | ".reqntid") => {
+                    let mut product = self.number()?;
+                    while self.eat(b',') {
+                        product = product.saturating_mul(self.number()?);
+                    }
+                    most_threads = Some(product.min(1024) as u32);
+                }
+                Token::Word(".minnctapersm" | ".maxnreg" | ".maxnctapersm") => {
+                    self.number()?;
+                }
+                Token::Word(".noreturn") => {}
+                other => return refuse(line, format!("{other:?} in the head of function {name}")),
+            }
+        }
+        let body = self.block()?;
+        Ok(Some(Function {
+            name,
+            is_kernel,
+            results,
+            parameters,
+            most_threads,
+            body,
+            line,
+        }))
+    }
+
+    fn parameters(&mut self) -> Result<Vec<Variable>, Refusal> {
+        self.expect(b'(')?;
+        let mut list = Vec::new();
+        while !self.eat(b')') {
+            let mut head = Head::default();
+            self.head(&mut head)?;
+            list.push(self.variable(&head)?);
+            if !self.eat(b',') {
+                self.expect(b')')?;
+                break;
+            }
+        }
+        Ok(list)
+    }
+
+    /// Statements up to the closing brace.
+    fn block(&mut self) -> Result<Vec<Statement>, Refusal> {
+        let line = self.line();
+        self.depth += 1;
+        if self.depth > MOST_NESTING {
+            return refuse(line, "blocks nest too deep");
+        }
+        let mut body = Vec::new();
+        while !self.eat(b'}') {
+            self.statement(&mut body)?;
+        }
+        self.depth -= 1;
+        Ok(body)
+    }
+
+    fn statement(&mut self, body: &mut Vec<Statement>) -> Result<(), Refusal> {
+        let line = self.line();
+        match self.next()? {
+            Token::Mark(b'{') => body.push(Statement::Block(self.block()?)),
+            Token::Mark(b';') => {}
+            Token::Mark(b'@') => {
+                let negated = self.eat(b'!');
+                let guard = Some((self.word()?.to_owned(), negated));
+                let opcode = self.word()?;
+                body.push(Statement::Run(self.instruction(guard, opcode, line)?));
+            }
+            Token::Word(".pragma") => while self.next()? != Token::Mark(b';') {},
+            Token::Word(".loc") => self.skip_line(line),
+            Token::Word(word) if word.starts_with('.') => {
+                self.at -= 1;
+                body.extend(
+                    self.declaration(Head::default(), b';')?
+                        .into_iter()
+                        .map(Statement::Declare),
+                );
+            }
+            Token::Word(word) if self.eat(b':') => {
+                if self.peek() == Some(Token::Word(".branchtargets")) {
+                    self.at += 1;
+                    let mut targets = vec![self.word()?.to_owned()];
+                    while self.eat(b',') {
+                        targets.push(self.word()?.to_owned());
+                    }
+                    self.expect(b';')?;
+                    body.push(Statement::Targets(word.to_owned(), targets, line));
+                } else {
+                    body.push(Statement::Label(word.to_owned(), line));
+                }
+            }
+            Token::Word(opcode) => body.push(Statement::Run(self.instruction(None, opcode, line)?)),
+            other => return refuse(line, format!("a statement begins with {other:?}")),
+        }
+        Ok(())
+    }
+
+    fn instruction(
+        &mut self,
+        guard: Option<(String, bool)>,
+        opcode: &str,
+        line: u32,
+    ) -> Result<Instruction, Refusal> {
+        let mut operands = Vec::new();
+        if !self.eat(b';') {
+            loop {
+                operands.push(self.operand()?);
+                if !self.eat(b',') {
+                    break;
+                }
+            }
+            self.expect(b';')?;
+        }
+        Ok(Instruction {
+            guard,
+            opcode: opcode.to_owned(),
+            operands,
+            line,
+        })
+    }
+
+    fn operand(&mut self) -> Result<Operand, Refusal> {
+        let line = self.line();
+        match self.next()? {
+            Token::Mark(b'{') => Ok(Operand::Vector(self.operands(b'}')?)),
+            Token::Mark(b'(') => Ok(Operand::List(self.operands(b')')?)),
+            Token::Mark(b'[') => {
+                let base = self.operand()?;
+                self.expect(b']')?;
+                Ok(if let Operand::Address(..) = base {
+                    base
+                } else {
+                    Operand::Address(Box::new(base), 0)
+                })
+            }
+            Token::Mark(b'!') => Ok(Operand::Not(self.word()?.to_owned())),
+            Token::Mark(b'-') => Ok(Operand::Number(self.number()?.wrapping_neg())),
+            Token::Word(word) if word.starts_with(|c: char| c.is_ascii_digit()) => number(word).map_or_else(
+                || refuse(line, format!("{word} is no number")),
+                |n| Ok(Operand::Number(n)),
+            ),
+            Token::Word(word) => {
+                let name = Operand::Name(word.to_owned());
+                if self.eat(b'|') {
+                    return Ok(Operand::Pair(Box::new(name), Box::new(self.operand()?)));
+                }
+                if self.eat(b'+') {
+                    let minus = self.eat(b'-');
+                    let offset = self.number()? as i64;
+                    let offset = if minus { offset.wrapping_neg() } else { offset };
+                    return Ok(Operand::Address(Box::new(name), offset));
+                }
+                if self.eat(b'-') {
+                    return Ok(Operand::Address(
+                        Box::new(name),
+                        (self.number()? as i64).wrapping_neg(),
+                    ));
+                }
+                Ok(name)
+            }
+            other => refuse(line, format!("{other:?} where an operand is expected")),
+        }
+    }
+
+    fn operands(&mut self, close: u8) -> Result<Vec<Operand>, Refusal> {
+        let line = self.line();
+        self.depth += 1;
+        if self.depth > MOST_NESTING {
+            return refuse(line, "operands nest too deep");
+        }
+        let mut list = Vec::new();
+        while !self.eat(close) {
+            list.push(self.operand()?);
+            if !self.eat(b',') {
+                self.expect(close)?;
+                break;
+            }
+        }
+        self.depth -= 1;
+        Ok(list)
+    }
+
+    /// One declaration statement, which may declare several names.
+    fn declaration(&mut self, mut head: Head, end: u8) -> Result<Vec<Variable>, Refusal> {
+        self.head(&mut head)?;
+        let mut list = vec![self.variable(&head)?];
+        while self.eat(b',') {
+            list.push(self.variable(&head)?);
+        }
+        self.expect(end)?;
+        Ok(list)
+    }
+
+    fn head(&mut self, head: &mut Head) -> Result<(), Refusal> {
+        while let Some(Token::Word(word)) = self.peek()
+            && let Some(part) = word.strip_prefix('.')
+        {
+            let line = self.line();
+            self.at += 1;
+            match part {
+                "align" => head.align = Some(self.number()?),
+                // `.ptr .global .align n` describes what a parameter points to.
+                "ptr" => {
+                    while let Some(Token::Word(word)) = self.peek()
+                        && word.starts_with('.')
+                    {
+                        self.at += 1;
+                        if word == ".align" {
+                            self.number()?;
+                        }
+                    }
+                }
+                "v2" => head.vector = 2,
+                "v4" => head.vector = 4,
+                _ => {
+                    let space = match part {
+                        "reg" => Some(Space::Register),
+                        "global" => Some(Space::Global),
+                        "const" => Some(Space::Constant),
+                        "shared" => Some(Space::Shared),
+                        "local" => Some(Space::Local),
+                        "param" => Some(Space::Parameter),
+                        _ => None,
+                    };
+                    match (space, Type::parse(part)) {
+                        (Some(_), _) => head.space = space,
+                        (None, Some(kind)) => head.kind = Some(kind),
+                        (None, None) => return refuse(line, format!("{word} is no known directive")),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn variable(&mut self, head: &Head) -> Result<Variable, Refusal> {
+        let line = self.line();
+        let name = self.word()?.to_owned();
+        let (Some(space), Some(kind)) = (head.space, head.kind) else {
+            return refuse(line, format!("the declaration of {name} lacks a space or a type"));
+        };
+        let mut count = None;
+        if self.eat(b'<') {
+            count = Some(self.number()?);
+            self.expect(b'>')?;
+        }
+        while self.eat(b'[') {
+            let elements = if self.peek() == Some(Token::Mark(b']')) {
+                0
+            } else {
+                self.number()?
+            };
+            self.expect(b']')?;
+            count = Some(count.unwrap_or(1).saturating_mul(elements));
+        }
+        if head.vector != 0 {
+            count = Some(count.unwrap_or(1).saturating_mul(head.vector));
+        }
+        let mut initial = Vec::new();
+        if self.eat(b'=') {
+            self.initial(kind, &mut initial)?;
+        }
+        let align = head.align.unwrap_or(kind.bytes() * head.vector.max(1));
+        if !align.is_power_of_two() || align > 4096 {
+            return refuse(line, format!("{name} cannot be aligned to {align} bytes"));
+        }
+        Ok(Variable {
+            space,
+            kind,
+            name,
+            align,
+            count,
+            initial,
+            is_extern: head.is_extern,
+            line,
+        })
+    }
+
+    fn initial(&mut self, kind: Type, bytes: &mut Vec<u8>) -> Result<(), Refusal> {
+        let line = self.line();
+        if self.eat(b'{') {
+            while !self.eat(b'}') {
+                self.initial(kind, bytes)?;
+                self.eat(b',');
+            }
+            return Ok(());
+        }
+        let minus = self.eat(b'-');
+        let Token::Word(word) = self.next()? else {
+            return refuse(line, "an initial value is no number");
+        };
+        let Some(value) = number(word) else {
+            return refuse(
+                line,
+                format!("the initial value {word} is no number; addresses are not supported"),
+            );
+        };
+        if kind.letter == Letter::Float && !word.starts_with("0f") && !word.starts_with("0d") {
+            return refuse(line, format!("the initial value {word} is no floating constant"));
+        }
+        let value = if minus { value.wrapping_neg() } else { value };
+        bytes.extend_from_slice(&value.to_le_bytes()[..kind.bytes() as usize]);
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.at >= self.tokens.len()
+    }
+
+    fn line(&self) -> u32 {
+        self.tokens
+            .get(self.at)
+            .or(self.tokens.last())
+            .map_or(1, |token| token.1)
+    }
+
+    fn peek(&self) -> Option<Token<'a>> {
+        self.tokens.get(self.at).map(|token| token.0)
+    }
+
+    fn next(&mut self) -> Result<Token<'a>, Refusal> {
+        let Some(token) = self.peek() else {
+            return refuse(self.line(), "the text ends too early");
+        };
+        self.at += 1;
+        Ok(token)
+    }
+
+    fn word(&mut self) -> Result<&'a str, Refusal> {
+        let line = self.line();
+        match self.next()? {
+            Token::Word(word) => Ok(word),
+            other => refuse(line, format!("{other:?} where a word is expected")),
+        }
+    }
+
+    fn number(&mut self) -> Result<u64, Refusal> {
+        let line = self.line();
+        let word = self.word()?;
+        number(word).map_or_else(|| refuse(line, format!("{word} is no number")), Ok)
+    }
+
+    fn eat(&mut self, mark: u8) -> bool {
+        let found = self.peek() == Some(Token::Mark(mark));
+        self.at += found as usize;
+        found
+    }
+
+    fn expect(&mut self, mark: u8) -> Result<(), Refusal> {
+        let line = self.line();
+        match self.next()? {
+            Token::Mark(found) if found == mark => Ok(()),
+            other => refuse(line, format!("{other:?} where `{}` is expected", mark as char)),
+        }
+    }
+
+    fn skip_line(&mut self, line: u32) {
+        while self.tokens.get(self.at).is_some_and(|token| token.1 == line) {
+            self.at += 1;
+        }
+    }
+}
+
+/// An integer, or the bits of `0fXXXXXXXX` or `0dXXXXXXXXXXXXXXXX`.
+fn number(word: &str) -> Option<u64> {
+    let digits = word.trim_end_matches('U');
+    match digits.as_bytes() {
+        [b'0', b'f' | b'F' | b'd' | b'D' | b'x' | b'X', ..] => u64::from_str_radix(digits.get(2..)?, 16).ok(),
+        [b'0', b'b' | b'B', ..] => u64::from_str_radix(digits.get(2..)?, 2).ok(),
+        [b'0', _, ..] => u64::from_str_radix(&digits[1..], 8).ok(),
+        _ => digits.parse().ok(),
+    }
+}
