@@ -59,9 +59,14 @@ pub enum Failure {
     Invalid(String),
 }
 
-/// What a request's stream carries: tokens, then one of the others.
+/// What a request's stream carries: `Started`, tokens, then one of the others.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// The first step that gives a token is done; comes once, before anything else.
+    Started {
+        /// Tokens of the prompt that were found in the cache, and not computed.
+        cached: u32,
+    },
     /// The next token.
     Token(Token),
     /// The end.

@@ -14,6 +14,8 @@ pub const KV_BLOCKS_USED: &str = "met_kv_blocks_used";
 pub const KV_BLOCKS_TOTAL: &str = "met_kv_blocks_total";
 /// Prompt tokens computed.
 pub const PROMPT_TOKENS: &str = "met_prompt_tokens_total";
+/// Prompt tokens that were found in the cache.
+pub const CACHED_TOKENS: &str = "met_cached_prompt_tokens_total";
 /// Tokens generated.
 pub const GENERATED_TOKENS: &str = "met_generated_tokens_total";
 /// Times that a sequence gave its blocks back and was computed again.
@@ -30,6 +32,7 @@ pub(super) struct Meter {
     blocks_used: Gauge,
     blocks_total: Gauge,
     prompt_tokens: Counter,
+    cached_tokens: Counter,
     generated_tokens: Counter,
     preemptions: Counter,
     first_token: Histogram,
@@ -46,6 +49,7 @@ impl Meter {
             blocks_used: gauge!(KV_BLOCKS_USED, &[label()]),
             blocks_total: gauge!(KV_BLOCKS_TOTAL, &[label()]),
             prompt_tokens: counter!(PROMPT_TOKENS, &[label()]),
+            cached_tokens: counter!(CACHED_TOKENS, &[label()]),
             generated_tokens: counter!(GENERATED_TOKENS, &[label()]),
             preemptions: counter!(PREEMPTIONS, &[label()]),
             first_token: histogram!(TIME_TO_FIRST_TOKEN, &[label()]),
@@ -69,6 +73,8 @@ impl Meter {
         self.blocks_total.set(f64::from(now.blocks_total));
         self.prompt_tokens
             .increment(now.prompt_tokens - before.prompt_tokens);
+        self.cached_tokens
+            .increment(now.cached_tokens - before.cached_tokens);
         self.generated_tokens
             .increment(now.generated_tokens - before.generated_tokens);
         self.preemptions.increment(now.preemptions - before.preemptions);

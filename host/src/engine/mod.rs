@@ -24,8 +24,8 @@ mod tests;
 
 pub use device::{DeviceIo, OpenFailure};
 pub use meter::{
-    GENERATED_TOKENS, INTER_TOKEN, KV_BLOCKS_TOTAL, KV_BLOCKS_USED, PREEMPTIONS, PROMPT_TOKENS,
-    REQUESTS_RUNNING, REQUESTS_WAITING, TIME_TO_FIRST_TOKEN,
+    CACHED_TOKENS, GENERATED_TOKENS, INTER_TOKEN, KV_BLOCKS_TOTAL, KV_BLOCKS_USED, PREEMPTIONS,
+    PROMPT_TOKENS, REQUESTS_RUNNING, REQUESTS_WAITING, TIME_TO_FIRST_TOKEN,
 };
 pub use report::{GivenUp, LedgerItem, Memory, ReleasedPool, Swept, TeardownReport, TeardownStep};
 pub use snapshot::{EngineState, Snapshot};

@@ -308,6 +308,9 @@ impl<'a> Runner<'a> {
                 client.paused_since = Some(now);
                 self.scheduler.handle(Input::Pause { id }, &mut self.effects);
             }
+        } else if matches!(event, Event::Started { .. }) {
+            // The first of its events: there is room.
+            client.send(event);
         } else if let Some(client) = self.clients.remove(&id) {
             client.send(event);
         }

@@ -107,7 +107,7 @@ impl EventStream {
             Poll::Ready(Some(event)) => event,
             Poll::Ready(None) => Event::Failed(Failure::Backend("the engine has ended".into())),
         };
-        self.ended = !matches!(event, Event::Token(_));
+        self.ended = !matches!(event, Event::Started { .. } | Event::Token(_));
         fence(Ordering::SeqCst);
         let half = self.events.max_capacity() / 2;
         if self.paused.load(Ordering::SeqCst)

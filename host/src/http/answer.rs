@@ -10,7 +10,7 @@ use futures_util::Stream;
 use super::{
     choice::{Choice, Delta},
     error::ApiError,
-    openai::{Usage, WholeChoice},
+    openai::{PromptDetails, Usage, WholeChoice},
 };
 use crate::{
     request::{Event, Failure, FinishReason},
@@ -22,6 +22,8 @@ use crate::{
 pub struct Answer {
     choices: Vec<Running>,
     prompt_tokens: u32,
+    /// Choices of each prompt.
+    n: usize,
 }
 
 /// One choice with its source of tokens; none once it has ended.
@@ -44,11 +46,12 @@ pub struct Step {
 }
 
 impl Answer {
-    /// An answer of these choices to prompts of so many tokens.
-    pub fn new(choices: Vec<Running>, prompt_tokens: u32) -> Self {
+    /// An answer of these choices, `n` for each prompt in turn, to prompts of so many tokens together.
+    pub fn new(choices: Vec<Running>, n: usize, prompt_tokens: u32) -> Self {
         Self {
             choices,
             prompt_tokens,
+            n,
         }
     }
 
@@ -74,7 +77,10 @@ impl Answer {
     /// What it took so far.
     pub fn usage(&self) -> Usage {
         let completion_tokens = self.choices.iter().map(|running| running.choice.tokens).sum();
+        let firsts = self.choices.iter().step_by(self.n.max(1));
+        let cached_tokens = firsts.map(|running| running.choice.cached).sum();
         Usage {
+            prompt_tokens_details: PromptDetails { cached_tokens },
             prompt_tokens: self.prompt_tokens,
             completion_tokens,
             total_tokens: self.prompt_tokens + completion_tokens,
@@ -110,6 +116,10 @@ impl Running {
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Option<Said>> {
         while let Some(events) = &mut self.events {
             let (delta, finish) = match ready!(Pin::new(events).poll_next(context)) {
+                Some(Event::Started { cached }) => {
+                    self.choice.cached = cached;
+                    continue;
+                }
                 Some(Event::Token(token)) => {
                     let delta = self.choice.push(token);
                     let finish = delta.stopped.then_some(FinishReason::Stop);

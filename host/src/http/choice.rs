@@ -16,6 +16,8 @@ pub struct Choice {
     logprobs: Option<Logprobs>,
     /// Tokens taken.
     pub tokens: u32,
+    /// Tokens of its prompt that were not computed.
+    pub cached: u32,
 }
 
 /// What became sure.
@@ -54,6 +56,7 @@ impl Choice {
             stops,
             logprobs,
             tokens: 0,
+            cached: 0,
         }
     }
 

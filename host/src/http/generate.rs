@@ -125,7 +125,7 @@ impl Job {
             fingerprint(info),
             self.options.include_usage,
         );
-        let mut answer = Answer::new(self.submit(lease)?, prompt_tokens);
+        let mut answer = Answer::new(self.submit(lease)?, self.options.n as usize, prompt_tokens);
         if self.options.stream {
             return sse::respond(answer, head).await;
         }

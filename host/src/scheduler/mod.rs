@@ -12,8 +12,9 @@
 //! - Every request ends with exactly one `Finished` or `Failed`, or with its `Cancel`; its tokens are emitted once.
 //! - Requests are admitted in the order of their ids; the youngest gives way when blocks run out, so the
 //!   oldest always advances.
-//! - A block is free or in one table. The blocks of a step in flight stay with their sequence until the
-//!   step comes back.
+//! - A block that is written to is in one table; one that is full and computed may be in several, and is kept for
+//!   later requests that begin alike until it is needed. The blocks of a step in flight stay with their sequence
+//!   until the step comes back.
 //! - While steps are in flight, a sequence knows its tokens up to `pending` ones, which are still on the
 //!   device; they reach the next step as [`SampledBy`].
 
@@ -22,6 +23,7 @@ mod outcome;
 mod pace;
 mod plan;
 mod pool;
+mod prefix;
 mod sequence;
 #[cfg(test)]
 pub(crate) mod simulation;
@@ -137,6 +139,8 @@ pub struct Counts {
     pub blocks_total: u32,
     /// Prompt tokens computed, each once.
     pub prompt_tokens: u64,
+    /// Prompt tokens that were found in the cache.
+    pub cached_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Times that a sequence was put back.
@@ -363,7 +367,7 @@ impl Scheduler {
         if sequence.state == State::Leaving {
             self.hold = false;
         } else {
-            sequence.placed = 0;
+            sequence.forget_blocks();
             let at = self.waiting.partition_point(|other| other.id < sequence.id);
             self.waiting.insert(at, sequence);
         }

@@ -113,6 +113,8 @@ impl Scheduler {
                 .saturating_sub(row.start.max(sequence.computed));
             self.totals.prompt_tokens += u64::from(fresh);
             sequence.computed = sequence.computed.max(end);
+            // The row's own tokens are collected; what it samples is not in the cache yet.
+            sequence.make_known(end, &mut self.pool);
             if row.samples {
                 sequence.pending -= 1;
                 if sequence.pending == 0 {
@@ -155,6 +157,11 @@ impl Scheduler {
                 &Error::bug(format!("the backend sampled token {token} of {vocab}")),
                 effects,
             );
+        }
+        if !std::mem::replace(&mut sequence.is_started, true) {
+            let cached = sequence.cached;
+            let event = Event::Started { cached };
+            effects.push(Effect::Emit { id, event });
         }
         if sequence.stop_tokens.contains(&token) {
             return self.leave(id, Some(Event::Finished(FinishReason::Stop)), effects);

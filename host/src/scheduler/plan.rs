@@ -102,7 +102,10 @@ impl Scheduler {
             {
                 return;
             }
+            // Shared first: what it shares is not given away to make room for the rest of it.
+            let found = self.waiting[at].share(&mut self.pool);
             if !self.can_admit(at) {
+                self.unshare(at);
                 let Some(victim) = self.slow_victim() else { return };
                 self.preempt(victim);
                 continue;
@@ -112,10 +115,21 @@ impl Scheduler {
             };
             let missing = self.pool.missing(&sequence.blocks, sequence.total());
             self.pool.allocate(missing, &mut sequence.blocks);
+            sequence.computed = sequence.computed.max(found);
+            if sequence.state == State::Waiting {
+                sequence.cached = found;
+                self.totals.cached_tokens += u64::from(found);
+            }
             sequence.state = State::Prefilling;
             let at = self.running.partition_point(|other| other.id < sequence.id);
             self.running.insert(at, sequence);
         }
+    }
+
+    fn unshare(&mut self, at: usize) {
+        let sequence = &mut self.waiting[at];
+        self.pool.release(&mut sequence.blocks);
+        sequence.forget_blocks();
     }
 
     /// Whether a waiting sequence's tokens fit, with a block to spare for each running stream: else one of

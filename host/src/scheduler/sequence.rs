@@ -1,6 +1,10 @@
 //! One request's tokens, blocks and place in the life of a sequence.
 
-use super::RequestId;
+use super::{
+    RequestId,
+    pool::BlockPool,
+    prefix::{ROOT, Serial},
+};
 use crate::request::Request;
 use met_backend_api::{Sampling, TokenBias, TokenCount, abi::SampledBy};
 
@@ -39,6 +43,12 @@ pub(super) struct Sequence {
     pub pending: u32,
     pub newest: Option<SampledBy>,
     pub blocks: Vec<u32>,
+    /// How many of its blocks the pool knows the tokens of, and what stands for these.
+    pub known: u32,
+    pub prefix: Serial,
+    /// Tokens that were found in the cache when it was first admitted, and whether its client was told.
+    pub cached: u32,
+    pub is_started: bool,
     pub sampling: Sampling,
     pub stop_tokens: Vec<u32>,
     pub top_logprobs: Option<u32>,
@@ -71,6 +81,10 @@ impl Sequence {
             pending: 0,
             newest: None,
             blocks: Vec::new(),
+            known: 0,
+            prefix: ROOT,
+            cached: 0,
+            is_started: request.generated > 0,
             sampling,
             stop_tokens: request.stop_tokens,
             top_logprobs: request.top_logprobs,
@@ -99,6 +113,32 @@ impl Sequence {
     /// Tokens that exist, those sampled by steps in flight included.
     pub fn total(&self) -> u32 {
         self.tokens.len() as u32 + self.pending
+    }
+
+    /// Its blocks were taken back.
+    pub fn forget_blocks(&mut self) {
+        self.placed = 0;
+        self.known = 0;
+        self.prefix = ROOT;
+    }
+
+    /// Takes from the pool what is known of its beginning. Returns how many tokens that is.
+    pub fn share(&mut self, pool: &mut BlockPool) -> u32 {
+        self.prefix = pool.share(&self.tokens, &mut self.blocks);
+        self.known = self.blocks.len() as u32;
+        self.placed = self.known * pool.block_size();
+        self.placed
+    }
+
+    /// Lets the pool know of the blocks that are full and computed, now that its tokens are up to `end`.
+    pub fn make_known(&mut self, end: u32, pool: &mut BlockPool) {
+        let size = pool.block_size();
+        while (self.known + 1) * size <= end {
+            let tokens = (self.known * size) as usize..((self.known + 1) * size) as usize;
+            let block = self.blocks[self.known as usize];
+            self.prefix = pool.know(self.prefix, &self.tokens[tokens], block);
+            self.known += 1;
+        }
     }
 
     /// Tokens generated and collected.

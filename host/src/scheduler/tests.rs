@@ -132,6 +132,33 @@ fn prompts_share_a_step_in_the_order_of_their_arrival() {
 }
 
 #[test]
+fn the_second_turn_of_a_conversation_computes_what_is_new() {
+    let mut driver = Driver::new(LIMITS);
+    driver.submit(1, 100, 13);
+    while !driver.scheduler.is_empty() {
+        driver.step();
+    }
+    // The history with its answer, of which 7 blocks are full, and a question.
+    let history = [vec![1; 100], vec![7; 13]].concat();
+    driver.tell(Input::Submit {
+        id: RequestId(2),
+        request: Request {
+            prompt: [history, vec![2; 30]].concat(),
+            generated: 0,
+            max_tokens: 1,
+            sampling: Sampling::default(),
+            stop_tokens: Vec::new(),
+            top_logprobs: None,
+            bias: Vec::new(),
+        },
+    });
+    assert_eq!(driver.step(), [(2, 143 - 7 * 16)]);
+    assert_eq!(driver.events(2)[0], Event::Started { cached: 7 * 16 });
+    assert_eq!(driver.scheduler.counts().cached_tokens, 7 * 16);
+    assert_eq!(driver.scheduler.counts().prompt_tokens, 100 + 143 - 7 * 16);
+}
+
+#[test]
 fn a_request_ends_at_its_length_or_its_stop_token_and_frees_its_blocks() {
     let mut driver = Driver::new(LIMITS);
     driver.submit(1, 40, 2);
@@ -142,6 +169,7 @@ fn a_request_ends_at_its_length_or_its_stop_token_and_frees_its_blocks() {
     assert!(matches!(
         ids[..],
         [
+            Event::Started { cached: 0 },
             Event::Token(_),
             Event::Token(_),
             Event::Finished(FinishReason::Length)

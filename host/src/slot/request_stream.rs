@@ -58,7 +58,9 @@ impl<T: ModelText> Stream for RequestStream<T> {
                     events,
                     _lease: lease,
                 } => match ready!(Pin::new(events).poll_next(context)) {
-                    Some(token @ Event::Token(_)) => return Poll::Ready(Some(token)),
+                    Some(event @ (Event::Started { .. } | Event::Token(_))) => {
+                        return Poll::Ready(Some(event));
+                    }
                     Some(Event::Moved(request)) => *self = Self::moving(lease, *request),
                     last => {
                         self.0 = At::Ended;

@@ -13,7 +13,7 @@ pub use completion::{CompletionRequest, Prompt};
 pub use logprob::{Logprob, TokenLogprob};
 pub use models::{ModelCard, ModelList};
 pub use options::{MAX_CHOICES, Options, random};
-pub use reply::{Form, Head, Usage, WholeChoice, write_event};
+pub use reply::{Form, Head, PromptDetails, Usage, WholeChoice, write_event};
 
 #[cfg(test)]
 mod tests;

@@ -41,6 +41,15 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// The sum.
     pub total_tokens: u32,
+    /// More about the prompts.
+    pub prompt_tokens_details: PromptDetails,
+}
+
+/// More about the tokens of prompts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PromptDetails {
+    /// Those that were found in the cache, and not computed.
+    pub cached_tokens: u32,
 }
 
 /// One complete choice.

@@ -346,6 +346,7 @@ mod replies {
             prompt_tokens: 3,
             completion_tokens: 2,
             total_tokens: 5,
+            prompt_tokens_details: PromptDetails { cached_tokens: 1 },
         };
         let reply: Value = serde_json::from_slice(&head.whole(&[choice], usage).unwrap()).unwrap();
         assert!(reply["id"].as_str().unwrap().starts_with("chatcmpl-"));
@@ -355,7 +356,10 @@ mod replies {
         );
         assert_eq!(
             reply["usage"],
-            json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5})
+            json!({
+                "prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 1}
+            })
         );
         assert_eq!(
             reply["choices"],

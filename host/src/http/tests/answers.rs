@@ -23,7 +23,7 @@ async fn a_chat_is_answered_to_its_end() {
     // The template puts one token before the message, and one after it.
     assert_eq!(
         reply["usage"],
-        json!({"prompt_tokens": 4, "completion_tokens": 26, "total_tokens": 30})
+        json!({"prompt_tokens": 4, "completion_tokens": 26, "total_tokens": 30, "prompt_tokens_details": {"cached_tokens": 0}})
     );
     assert!(reply["system_fingerprint"].as_str().unwrap().starts_with("fp_"));
 }
@@ -76,7 +76,7 @@ async fn every_choice_of_every_prompt_has_its_index() {
     assert_eq!(texts, expected);
     assert_eq!(
         reply["usage"],
-        json!({"prompt_tokens": 6, "completion_tokens": 8, "total_tokens": 14})
+        json!({"prompt_tokens": 6, "completion_tokens": 8, "total_tokens": 14, "prompt_tokens_details": {"cached_tokens": 0}})
     );
 }
 

@@ -32,7 +32,7 @@ async fn each_token_is_an_event_and_the_usage_comes_last() {
     assert_eq!(events[4]["choices"][0]["finish_reason"], "length");
     assert_eq!(
         events[5]["usage"],
-        json!({"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7})
+        json!({"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7, "prompt_tokens_details": {"cached_tokens": 0}})
     );
     assert_eq!(events[5]["choices"], json!([]));
     assert!(!reply.text().contains("\nid:") && !reply.text().contains("\nretry:"));

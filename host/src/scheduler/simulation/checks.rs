@@ -38,9 +38,17 @@ impl World {
                     token.top.iter().all(|(_, logprob)| *logprob == token.logprob),
                     "another row's"
                 );
+                assert!(client.started, "{id:?}: a token before the start");
                 assert!(!client.request.stop_tokens.contains(&token.id));
                 assert!(generated < client.request.max_tokens as usize);
                 client.tokens.push(token.id);
+                return;
+            }
+            Event::Started { cached } => {
+                assert!(!client.started && generated == 0, "{id:?} started twice");
+                assert!((cached as usize) < client.request.prompt.len());
+                client.started = true;
+                self.reached.cached += u64::from(cached > 0);
                 return;
             }
             Event::Finished(FinishReason::Stop) => {
@@ -64,19 +72,38 @@ impl World {
             Event::Moved(_) => panic!("{id:?} was not asked to move"),
             Event::Failed(Failure::SlowClient) => panic!("{id:?} was not slow"),
         }
-        self.clients.remove(&id);
+        let ended = self.clients.remove(&id);
+        self.conversations.extend(ended.map(|client| client.tokens));
     }
 
     /// What is true between any two inputs.
     pub fn check_state(&self) {
         let scheduler = &self.scheduler;
-        let tables = scheduler.running.iter().flat_map(|sequence| &sequence.blocks);
-        let mut blocks: Vec<u32> = tables.chain(scheduler.pool.free_blocks()).copied().collect();
-        blocks.sort_unstable();
-        assert!(
-            blocks.iter().copied().eq(0..self.limits.block_count),
-            "blocks are lost or held twice"
-        );
+        let mut held = vec![0; self.limits.block_count as usize];
+        for block in scheduler.running.iter().flat_map(|sequence| &sequence.blocks) {
+            held[*block as usize] += 1;
+        }
+        for (block, (holders, can_be_had)) in scheduler.pool.blocks().enumerate() {
+            assert_eq!(holders, held[block], "block {block} is lost or held twice");
+            assert_eq!(
+                can_be_had,
+                holders == 0,
+                "block {block} is held and given away, or neither"
+            );
+        }
+        for sequence in &scheduler.running {
+            let written = (sequence.known * self.limits.block_size) as usize;
+            assert!(
+                written <= sequence.placed as usize,
+                "what is known is not computed"
+            );
+            let own = &sequence.blocks[sequence.known as usize..];
+            assert!(
+                own.iter().all(|block| held[*block as usize] == 1),
+                "{:?} writes to a block that others read",
+                sequence.id
+            );
+        }
         assert!(scheduler.running.is_sorted_by_key(|sequence| sequence.id));
         assert!(scheduler.waiting.iter().is_sorted_by_key(|sequence| sequence.id));
         assert!(scheduler.running.len() <= self.limits.max_running as usize);

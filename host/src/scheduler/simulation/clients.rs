@@ -16,6 +16,7 @@ pub struct Client {
     pub poisoned: bool,
     /// Planned steps since it was the oldest and had a row.
     pub passed_over: u32,
+    pub started: bool,
 }
 
 impl World {
@@ -25,9 +26,17 @@ impl World {
         let vocab = u64::from(self.limits.vocab_size);
         let longest = u64::from(self.limits.longest());
         let length = self.random.between(1, longest.max(2));
-        let prompt: Vec<u32> = (0..length)
+        let mut prompt: Vec<u32> = (0..length)
             .map(|_| self.random.between(0, vocab - 1) as u32)
             .collect();
+        // Many conversations begin alike, or go on.
+        if self.random.chance(500)
+            && let Some(earlier) = self.any_conversation()
+        {
+            let shared = earlier.len().min(prompt.len());
+            prompt[..shared].copy_from_slice(&earlier[..shared]);
+        }
+        self.conversations.push(prompt.clone());
         let penalty = if self.random.chance(250) { 0.5 } else { 0.0 };
         let request = Request {
             prompt,
@@ -57,6 +66,7 @@ impl World {
             paused: false,
             poisoned,
             passed_over: 0,
+            started: false,
         };
         self.clients.insert(id, client);
         self.tell(Input::Submit { id, request });
@@ -100,6 +110,11 @@ impl World {
     pub fn resume(&mut self, id: RequestId) {
         self.client(id).paused = false;
         self.tell(Input::Resume { id });
+    }
+
+    fn any_conversation(&mut self) -> Option<Vec<u32>> {
+        let at = self.random.between(0, self.conversations.len().max(1) as u64 - 1);
+        self.conversations.get(at as usize).cloned()
     }
 
     fn any_client(&mut self) -> Option<RequestId> {

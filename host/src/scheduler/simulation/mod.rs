@@ -66,6 +66,8 @@ struct World {
     device: FakeDevice,
     clients: BTreeMap<RequestId, Client>,
     last_id: u64,
+    /// Prompts, and prompts with their answers.
+    conversations: Vec<Vec<u32>>,
     flights: VecDeque<Submitted>,
     /// Faults come with this chance out of 1000.
     trouble: u64,
@@ -97,6 +99,7 @@ impl World {
             device,
             clients: BTreeMap::new(),
             last_id: 0,
+            conversations: Vec::new(),
             flights: VecDeque::new(),
             trouble,
             exhausted_in_a_row: 0,
@@ -158,6 +161,7 @@ impl World {
         assert_eq!(self.scheduler.pool.free(), self.limits.block_count);
         assert!(self.scheduler.running.is_empty());
         self.reached.preemptions = self.scheduler.counts().preemptions;
+        assert!(self.reached.cached == 0 || self.scheduler.counts().cached_tokens > 0);
         self.reached
     }
 
@@ -233,12 +237,14 @@ impl World {
                 ),
                 (client.request.sampling, false)
             );
-            // What a step in flight reads or writes belongs to nobody else.
+            // What this step writes belongs to nobody else in flight.
+            let size = self.limits.block_size;
+            let written = &row.blocks[(row.position / size) as usize..];
             for (other, blocks) in self.flights.iter().flat_map(|(_, blocks)| blocks) {
-                let shared = blocks.iter().any(|block| row.blocks.contains(block));
+                let shared = blocks.iter().any(|block| written.contains(block));
                 assert!(
                     other == id || !shared,
-                    "{id:?} got blocks that {other:?} has in flight"
+                    "{id:?} writes to blocks that {other:?} has in flight"
                 );
             }
         }

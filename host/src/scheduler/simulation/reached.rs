@@ -10,6 +10,7 @@ pub struct Reached {
     pub pauses: u64,
     pub preemptions: u64,
     pub run_ahead: u64,
+    pub cached: u64,
     pub exhausted: u64,
     pub failed_collects: u64,
     pub invalid: u64,
@@ -25,6 +26,7 @@ impl Reached {
         self.cancels += other.cancels;
         self.pauses += other.pauses;
         self.preemptions += other.preemptions;
+        self.cached += other.cached;
         self.run_ahead += other.run_ahead;
         self.exhausted += other.exhausted;
         self.failed_collects += other.failed_collects;
@@ -45,6 +47,7 @@ impl Reached {
         } = *self;
         let Self {
             run_ahead,
+            cached,
             exhausted,
             failed_collects,
             invalid,
@@ -53,7 +56,7 @@ impl Reached {
             ..
         } = *self;
         steps > 50_000
-            && [stopped, lengths, cancels, pauses, preemptions, run_ahead]
+            && [stopped, lengths, cancels, pauses, preemptions, run_ahead, cached]
                 .iter()
                 .all(|n| *n > 300)
             && [exhausted, failed_collects, invalid].iter().all(|n| *n > 100)

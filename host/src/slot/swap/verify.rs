@@ -107,6 +107,7 @@ async fn answer(mut stream: EventStream) -> Result<Vec<Token>, String> {
                 ));
             }
             Event::Token(token) => tokens.push(token),
+            Event::Started { .. } => {}
             Event::Finished(_) => return Ok(tokens),
             Event::Failed(Failure::Backend(why) | Failure::Invalid(why)) => {
                 return Err(format!("it failed: {why}"));

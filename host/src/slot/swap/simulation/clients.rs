@@ -29,8 +29,13 @@ impl World {
         self.last_key += 1;
         let key = self.last_key;
         // Small enough for every model.
+        // Half of them begin alike.
+        let alike = self.random.chance(500);
         let prompt: Vec<u32> = (0..self.random.between(1, 12))
-            .map(|_| self.random.between(0, 9) as u32)
+            .map(|at| match alike && at < 8 {
+                true => at as u32,
+                false => self.random.between(0, 9) as u32,
+            })
             .collect();
         let request = Request {
             prompt: prompt.clone(),
@@ -156,6 +161,16 @@ impl World {
                         "client {key}: too many tokens"
                     );
                     client.tokens.push(token.id);
+                    continue;
+                }
+                Event::Started { cached } => {
+                    assert!(
+                        given == 0 && (cached as usize) < client.request.prompt.len(),
+                        "client {key}"
+                    );
+                    if cached > 0 {
+                        self.reached.count("client shares a beginning");
+                    }
                     continue;
                 }
                 Event::Moved(request) => {

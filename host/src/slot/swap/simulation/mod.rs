@@ -50,7 +50,7 @@ fn simulation() {
 }
 
 /// What the simulation is for.
-const WHAT: [&str; 19] = [
+const WHAT: [&str; 20] = [
     "loaded",
     "swapped",
     "unloaded",
@@ -66,6 +66,7 @@ const WHAT: [&str; 19] = [
     "client cut by a deadline",
     "client cut by a fault",
     "client carried",
+    "client shares a beginning",
     "client carried over a gap",
     "preemption",
     "fault",

@@ -1,0 +1,103 @@
+//! Which tokens the full blocks of a generation hold.
+//!
+//! A block is found by its own tokens and by what stands before them, of which a serial number stands for all: so
+//! two are the same only if every token before them is, whatever a hash says. The model is the generation's, so
+//! nothing is ever found in another one.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// Stands for the tokens up to the end of a known block. Never used again.
+pub(super) type Serial = u64;
+
+/// What stands before the first block.
+pub(super) const ROOT: Serial = 0;
+
+#[derive(Debug)]
+pub(super) struct Prefixes {
+    known: HashMap<(Serial, Box<[u32]>), (u32, Serial)>,
+    /// What each block is known by.
+    of_block: Vec<Option<Kept>>,
+    /// Blocks that nobody holds, by when they were held last.
+    unused: BTreeMap<u64, u32>,
+    last_serial: Serial,
+    clock: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    parent: Serial,
+    tokens: Box<[u32]>,
+    /// Its place in `unused`, while nobody holds it.
+    since: Option<u64>,
+}
+
+impl Prefixes {
+    pub fn new(blocks: u32) -> Self {
+        Self {
+            known: HashMap::new(),
+            of_block: vec![None; blocks as usize],
+            unused: BTreeMap::new(),
+            last_serial: ROOT,
+            clock: 0,
+        }
+    }
+
+    /// Blocks that nobody holds, and that are kept for their tokens.
+    pub fn kept(&self) -> usize {
+        self.unused.len()
+    }
+
+    /// The block that holds `tokens` after those of `parent`, and what stands for all of them.
+    pub fn find(&self, parent: Serial, tokens: &[u32]) -> Option<(u32, Serial)> {
+        self.known.get(&(parent, Box::from(tokens))).copied()
+    }
+
+    /// Makes known what `block`, which somebody holds, holds.
+    pub fn insert(&mut self, parent: Serial, tokens: &[u32], block: u32) -> Serial {
+        self.last_serial += 1;
+        let tokens: Box<[u32]> = tokens.into();
+        self.known
+            .insert((parent, tokens.clone()), (block, self.last_serial));
+        self.of_block[block as usize] = Some(Kept {
+            parent,
+            tokens,
+            since: None,
+        });
+        self.last_serial
+    }
+
+    /// Keeps a block that nobody holds any more; false where its tokens aren't known.
+    pub fn keep(&mut self, block: u32) -> bool {
+        let Some(kept) = &mut self.of_block[block as usize] else {
+            return false;
+        };
+        self.clock += 1;
+        kept.since = Some(self.clock);
+        self.unused.insert(self.clock, block);
+        true
+    }
+
+    /// Somebody holds the block again, or still.
+    pub fn use_again(&mut self, block: u32) {
+        let since = self.of_block[block as usize]
+            .as_mut()
+            .and_then(|kept| kept.since.take());
+        if let Some(since) = since {
+            self.unused.remove(&since);
+        }
+    }
+
+    /// Gives away the block that has not been used for longest.
+    pub fn evict(&mut self) -> Option<u32> {
+        let (_, block) = self.unused.pop_first()?;
+        if let Some(kept) = self.of_block[block as usize].take() {
+            self.known.remove(&(kept.parent, kept.tokens));
+        }
+        Some(block)
+    }
+
+    #[cfg(test)]
+    pub fn is_kept(&self, block: u32) -> bool {
+        self.unused.values().any(|kept| *kept == block)
+    }
+}
