@@ -81,7 +81,7 @@ fn answer(generation: &Generation<Bytes>, prompt: u32, max_tokens: u32) -> Vec<E
 fn every_byte_of_a_generation_comes_back() {
     let generation = generation("");
     let events = answer(&generation, 100, 20);
-    assert_eq!(events.len(), 21);
+    assert_eq!(events.len(), 22);
     assert_eq!(events.last(), Some(&Event::Finished(FinishReason::Length)));
     let memory = generation.engine().snapshot().memory;
     let owners: Vec<_> = generation
@@ -119,7 +119,12 @@ fn the_same_request_gives_the_same_tokens_alone_in_company_and_after_a_preemptio
             .map(|n| crowded.engine().submit(request(30 + n, 60)).expect("room"))
             .collect();
         let got: Vec<_> = streams.into_iter().map(all).collect();
-        assert_eq!(got, expected, "{script}");
+        // How much of a prompt was found in the cache may differ.
+        let same = got
+            .iter()
+            .zip(&expected)
+            .all(|(got, expected)| got[1..] == expected[1..]);
+        assert!(same, "{script}: {got:?}");
         assert_eq!(
             crowded.engine().snapshot().counts.preemptions > 0,
             script.contains("blocks")
@@ -163,7 +168,7 @@ fn a_lost_device_fails_its_requests_and_is_not_ready_any_more() {
 fn logits_that_are_no_numbers_are_never_served_as_text() {
     let generation = generation("at collect 3 nonsense");
     let events = answer(&generation, 10, 50);
-    assert_eq!(events.len(), 3);
+    assert_eq!(events.len(), 4);
     assert!(matches!(events.last(), Some(Event::Failed(Failure::Backend(_)))));
     assert_eq!(
         answer(&generation, 10, 50).last(),

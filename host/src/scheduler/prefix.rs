@@ -12,9 +12,12 @@ pub(super) type Serial = u64;
 /// What stands before the first block.
 pub(super) const ROOT: Serial = 0;
 
+/// What stands before a block, and its own tokens.
+type Content = (Serial, Box<[u32]>);
+
 #[derive(Debug)]
 pub(super) struct Prefixes {
-    known: HashMap<(Serial, Box<[u32]>), (u32, Serial)>,
+    known: HashMap<Content, (u32, Serial)>,
     /// What each block is known by.
     of_block: Vec<Option<Kept>>,
     /// Blocks that nobody holds, by when they were held last.
@@ -25,8 +28,7 @@ pub(super) struct Prefixes {
 
 #[derive(Clone, Debug)]
 struct Kept {
-    parent: Serial,
-    tokens: Box<[u32]>,
+    content: Content,
     /// Its place in `unused`, while nobody holds it.
     since: Option<u64>,
 }
@@ -55,14 +57,9 @@ impl Prefixes {
     /// Makes known what `block`, which somebody holds, holds.
     pub fn insert(&mut self, parent: Serial, tokens: &[u32], block: u32) -> Serial {
         self.last_serial += 1;
-        let tokens: Box<[u32]> = tokens.into();
-        self.known
-            .insert((parent, tokens.clone()), (block, self.last_serial));
-        self.of_block[block as usize] = Some(Kept {
-            parent,
-            tokens,
-            since: None,
-        });
+        let content: Content = (parent, tokens.into());
+        self.known.insert(content.clone(), (block, self.last_serial));
+        self.of_block[block as usize] = Some(Kept { content, since: None });
         self.last_serial
     }
 
@@ -91,7 +88,7 @@ impl Prefixes {
     pub fn evict(&mut self) -> Option<u32> {
         let (_, block) = self.unused.pop_first()?;
         if let Some(kept) = self.of_block[block as usize].take() {
-            self.known.remove(&(kept.parent, kept.tokens));
+            self.known.remove(&kept.content);
         }
         Some(block)
     }
