@@ -5,10 +5,10 @@ use met_host::{
     engine::{EngineOptions, EngineState, EventStream},
     loader::{BackendSource, Builtins, Services, Unload},
     request::{Event, Failure, FinishReason, Refused, Request, Sampling},
-    slot::{Generation, LoadProblem, LoadSpec, Slot, Slots, load},
+    slot::{Generation, LoadProblem, LoadSpec, ModelText, Slot, Slots, load},
 };
 use met_tests::{Bytes, NoText};
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -265,4 +265,36 @@ fn a_load_can_be_cancelled_and_a_failed_one_tells_why() {
         no_text.err().map(|error| error.to_string()).as_deref(),
         Some("no tokenizer")
     );
+}
+
+#[test]
+fn a_model_file_that_is_replaced_during_a_load_is_not_served() {
+    /// Replaces the file while the backend opens it, by one of the same contents.
+    struct Replacing;
+    impl ModelText for Replacing {
+        fn open(checkpoint: &Path) -> Result<Self, String> {
+            let other = checkpoint.with_extension("other");
+            let replaced =
+                std::fs::copy(checkpoint, &other).and_then(|_| std::fs::rename(&other, checkpoint));
+            replaced.map(|()| Self).map_err(|e| e.to_string())
+        }
+        fn fingerprint(&self) -> &str {
+            ""
+        }
+        fn tokens(&self, _: &str) -> Result<Vec<u32>, String> {
+            Ok(Vec::new())
+        }
+        fn text(&self, _: &[u32]) -> String {
+            String::new()
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = folder.path().join("model.gguf");
+    std::fs::copy(met_tests::fixture("vocab-spm.gguf"), &model).expect("a copy");
+    let mut spec = spec("");
+    spec.model.path = model.to_str().expect("a plain path").into();
+    let failed = load(&slot::<Replacing>(), &spec, &Services::default());
+    let failure = failed.err().expect("two files are no model");
+    assert!(failure.to_string().contains("was replaced"), "{failure}");
+    assert!(failure.teardown.is_some_and(|teardown| teardown.is_clean()));
 }

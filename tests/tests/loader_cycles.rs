@@ -2,8 +2,8 @@
 
 use met_backend_api::{ModelSpec, OpenSpec, abi_stable::std_types::Tuple2};
 use met_host::loader::{BackendSource, Builtins, Library, Services, Unload};
-use met_tests::plugins;
-use std::{fs, thread, time::Duration};
+use met_tests::{cycles::Holdings, plugins};
+use std::{thread, time::Duration};
 
 const CYCLES: usize = 200;
 /// What is made once, at first use, is made in these.
@@ -22,15 +22,15 @@ fn two_hundred_lives_keep_mappings_threads_descriptors_and_keys_constant() {
     for cycle in 0..WARM_UP {
         live(&source, cycle);
     }
-    let before = Counts::now();
+    let before = Holdings::now().unwrap();
     for cycle in 0..CYCLES {
         live(&source, cycle);
     }
-    let after = Counts::now();
+    let after = Holdings::now().unwrap();
     assert_eq!(before.threads, after.threads);
     assert_eq!(before.descriptors, after.descriptors);
     assert_eq!(before.free_keys, after.free_keys);
-    assert_eq!(after.staged_mappings, 0);
+    assert_eq!(after.staged, 0);
     // The allocator may take or give back a few regions of its own.
     assert!(
         after.mappings.abs_diff(before.mappings) < 10,
@@ -56,43 +56,4 @@ fn live(source: &BackendSource, cycle: usize) {
     let result = engine.join().unwrap();
     assert_eq!(result.is_err(), behaviour == "panic in open", "{result:?}");
     assert_eq!(library.close(Duration::from_secs(20)), Unload::Unmapped);
-}
-
-#[derive(Debug)]
-struct Counts {
-    mappings: usize,
-    staged_mappings: usize,
-    threads: usize,
-    descriptors: usize,
-    free_keys: usize,
-}
-
-impl Counts {
-    fn now() -> Self {
-        let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        let entries = |folder| fs::read_dir(folder).unwrap().count();
-        Self {
-            mappings: maps.lines().count(),
-            staged_mappings: maps.lines().filter(|line| line.contains("memfd:met-")).count(),
-            threads: entries("/proc/self/task"),
-            descriptors: entries("/proc/self/fd"),
-            free_keys: free_keys(),
-        }
-    }
-}
-
-/// How many thread-specific keys can still be taken.
-fn free_keys() -> usize {
-    let mut taken = Vec::new();
-    let mut key = 0;
-    // SAFETY: `key` is written where the call succeeds; every key taken is deleted.
-    unsafe {
-        while libc::pthread_key_create(&mut key, None) == 0 {
-            taken.push(key);
-        }
-        for key in &taken {
-            libc::pthread_key_delete(*key);
-        }
-    }
-    taken.len()
 }

@@ -7,9 +7,10 @@ use crate::{
 };
 use met_backend_api::{Error, ModelSpec, OpenSpec};
 use std::{
+    os::unix::fs::MetadataExt,
     path::Path,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// What to load, and how.
@@ -117,6 +118,23 @@ pub fn load<T: ModelText>(
     }
 }
 
+/// Tells a model file from the next one under its name: the text and the weights must be of the same one.
+#[derive(PartialEq, Eq)]
+struct FileState(Option<(u64, u64, u64, Option<SystemTime>)>);
+
+impl FileState {
+    fn of(path: &Path) -> Self {
+        let metadata = path.metadata().ok();
+        Self(metadata.map(|m| (m.dev(), m.ino(), m.len(), m.modified().ok())))
+    }
+
+    /// Whether there is another file now. Where there is none any more, whoever opened the path opened this one.
+    fn is_replaced(&self, path: &Path) -> bool {
+        let now = Self::of(path);
+        now.0.is_some() && now != *self
+    }
+}
+
 /// Why nothing was opened, and what was given back.
 type NotOpened = (LoadProblem, Option<Box<TeardownReport>>);
 
@@ -128,11 +146,13 @@ fn open<T: ModelText>(
 ) -> Result<(Engine, T), NotOpened> {
     let (opener, device, model) = (library.opener(), spec.device.clone(), spec.model.clone());
     let for_engine = services.clone();
+    let path = Path::new(spec.model.path.as_str());
+    let file = FileState::of(path);
     let starting = Engine::begin(name, spec.engine, move || {
         let device = Device::load(opener, &device, &model, &for_engine)?;
         Ok(Box::new(device) as Box<dyn DeviceIo>)
     });
-    let text = T::open(Path::new(spec.model.path.as_str()));
+    let text = T::open(path);
     if text.is_err() {
         services.cancel();
     }
@@ -153,8 +173,14 @@ fn open<T: ModelText>(
         .and_then(|starting| starting.wait_while(patient));
     let backend = || library.name().to_owned();
     match (engine, text) {
-        (Ok(engine), Ok(text)) => Ok((engine, text)),
-        (Ok(engine), Err(error)) => {
+        (Ok(engine), Ok(text)) if !file.is_replaced(path) => Ok((engine, text)),
+        (Ok(engine), text) => {
+            let error = text.err().unwrap_or_else(|| {
+                format!(
+                    "{}: the file was replaced while the model was being loaded; load it again",
+                    path.display()
+                )
+            });
             let teardown = engine.shutdown(Duration::ZERO);
             Err((LoadProblem::Text(error), Some(Box::new(teardown))))
         }
