@@ -78,7 +78,7 @@ impl Lives {
     }
 
     /// Lives `warm_up` lives, in which is made what is made once, then `cycles` that are counted. `each` is told
-    /// of every one of these.
+    /// how many of these are over, and what the process holds then.
     pub fn run(
         &self,
         warm_up: usize,
@@ -91,11 +91,12 @@ impl Lives {
         }
         let before = Holdings::now()?;
         let mut after = before;
+        each(0, &before);
         for cycle in 0..cycles {
             self.live().with_context(|| format!("cycle {cycle}"))?;
             after = Holdings::now()?;
             anonymous.push(after.anonymous as f64);
-            each(cycle, &after);
+            each(cycle + 1, &after);
         }
         Ok(Report {
             cycles,

@@ -40,12 +40,11 @@ fn main() -> Result<()> {
         "{:>8} {:>14} {:>9} {:>8} {:>12} {:>10}",
         "life", "anonymous KiB", "mappings", "threads", "descriptors", "free keys"
     );
-    let report = Lives::of(&library, &model)?.run(arguments.warm_up, cycles, |cycle, now| {
-        if (cycle + 1) % every == 0 {
-            print(cycle + 1, now);
+    let report = Lives::of(&library, &model)?.run(arguments.warm_up, cycles, |lives, now| {
+        if lives % every == 0 {
+            print(lives, now);
         }
     })?;
-    print(0, &report.before);
     println!(
         "anonymous memory: {:+.0} bytes a life, {:+} KiB from before the first to after the last",
         report.slope,
