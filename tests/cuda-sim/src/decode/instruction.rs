@@ -22,6 +22,19 @@ impl Decoder<'_> {
             return self.repack(inst, opcode, operands);
         }
         if let Some(entry) = lookup(opcode) {
+            if opcode.starts_with("cvt.")
+                && let [to, from] = operands
+                && let Some(from) = self.narrowed(from, entry.form, &inst)?
+            {
+                let d = self.destination(to, Class::named(entry.form.as_bytes()[0]), line)?;
+                self.emit(Inst {
+                    run: entry.run,
+                    d,
+                    a: from,
+                    ..inst
+                });
+                return Ok(());
+            }
             return self.plain(inst, entry.form, entry.run, operands);
         }
         let parts: Vec<&str> = opcode.split('.').collect();
@@ -81,6 +94,17 @@ impl Decoder<'_> {
         inst.run = run;
         self.emit(inst);
         Ok(())
+    }
+
+    /// A conversion may read the low part of a register of 64 bits: that part in a slot of its own.
+    fn narrowed(&mut self, from: &Operand, form: &str, inst: &Inst) -> Result<Option<u16>, Refusal> {
+        if form.as_bytes()[1] != b'r' || self.class_of(from) != Some(Class::Long) {
+            return Ok(None);
+        }
+        let a = self.source(from, Class::Long, inst)?;
+        let d = self.slots.fresh(Class::Word, 1, inst.line)?;
+        self.computed("cvt.u32.u64", Inst { d, a, ..inst.clone() })?;
+        Ok(Some(d))
     }
 
     /// `setp` with a second destination or a third operand that is combined with the comparison.

@@ -168,6 +168,16 @@ pub(super) static TABLE: &[Entry] = &[
         each!(r <- a r => out::<true>(f::<true>(a).cos())),
     ),
     op(
+        "fma.rm.f32",
+        "rrrr",
+        each!(r <- a r, b r, c r => directed(exact(a, b, c), f64::lt)),
+    ),
+    op(
+        "fma.rp.f32",
+        "rrrr",
+        each!(r <- a r, b r, c r => directed(exact(a, b, c), f64::gt)),
+    ),
+    op(
         "tanh.approx.f32",
         "rr",
         each!(r <- a r => out::<false>(f::<false>(a).tanh())),
@@ -504,6 +514,27 @@ pub(super) fn out<const Z: bool>(value: f32) -> u32 {
 #[inline(always)]
 fn d(bits: u64) -> f64 {
     f64::from_bits(bits)
+}
+
+/// a × b + c in f64, where the product is exact.
+#[inline(always)]
+fn exact(a: u32, b: u32, c: u32) -> f64 {
+    f::<false>(a) as f64 * f::<false>(b) as f64 + f::<false>(c) as f64
+}
+
+/// The float next to `value` on the side where `side(float, value)` holds, or `value` itself.
+#[inline(always)]
+fn directed(value: f64, side: impl Fn(&f64, &f64) -> bool) -> u32 {
+    let nearest = value as f32;
+    if nearest as f64 == value || side(&(nearest as f64), &value) {
+        return nearest.to_bits();
+    }
+    let (down, up) = (nearest.next_down(), nearest.next_up());
+    if side(&(down as f64), &value) {
+        down.to_bits()
+    } else {
+        up.to_bits()
+    }
 }
 
 /// The lesser operand; a number wins over what is none, and -0 is below +0.

@@ -403,6 +403,46 @@ pub(super) static TABLE: &[Entry] = &[
     ),
     op("prmt.b32", "rrrr", each!(r <- a r, b r, c r => permute(a, b, c))),
     op(
+        "dp2a.lo.u32.u32",
+        "rrrr",
+        each!(r <- a r, b r, c r => dot2(a, b >> 0, c, |x| x as i32, |x| x as i32)),
+    ),
+    op(
+        "dp2a.lo.u32.s32",
+        "rrrr",
+        each!(r <- a r, b r, c r => dot2(a, b >> 0, c, |x| x as i32, |x| x as i8 as i32)),
+    ),
+    op(
+        "dp2a.lo.s32.u32",
+        "rrrr",
+        each!(r <- a r, b r, c r => dot2(a, b >> 0, c, |x| x as i16 as i32, |x| x as i32)),
+    ),
+    op(
+        "dp2a.lo.s32.s32",
+        "rrrr",
+        each!(r <- a r, b r, c r => dot2(a, b >> 0, c, |x| x as i16 as i32, |x| x as i8 as i32)),
+    ),
+    op(
+        "dp2a.hi.u32.u32",
+        "rrrr",
+        each!(r <- a r, b r, c r => dot2(a, b >> 16, c, |x| x as i32, |x| x as i32)),
+    ),
+    op(
+        "dp2a.hi.u32.s32",
+        "rrrr",
+        each!(r <- a r, b r, c r => dot2(a, b >> 16, c, |x| x as i32, |x| x as i8 as i32)),
+    ),
+    op(
+        "dp2a.hi.s32.u32",
+        "rrrr",
+        each!(r <- a r, b r, c r => dot2(a, b >> 16, c, |x| x as i16 as i32, |x| x as i32)),
+    ),
+    op(
+        "dp2a.hi.s32.s32",
+        "rrrr",
+        each!(r <- a r, b r, c r => dot2(a, b >> 16, c, |x| x as i16 as i32, |x| x as i8 as i32)),
+    ),
+    op(
         "dp4a.s32.s32",
         "rrrr",
         each!(r <- a r, b r, c r => dot(a, b, c, |x| x as i8 as i32, |x| x as i8 as i32)),
@@ -612,4 +652,11 @@ fn dot(a: u32, b: u32, c: u32, x: impl Fn(u8) -> i32, y: impl Fn(u8) -> i32) -> 
         sum = sum.wrapping_add(x((a >> (8 * at)) as u8) * y((b >> (8 * at)) as u8));
     }
     sum as u32
+}
+
+#[inline(always)]
+fn dot2(a: u32, b: u32, c: u32, x: impl Fn(u16) -> i32, y: impl Fn(u8) -> i32) -> u32 {
+    let low = x(a as u16).wrapping_mul(y(b as u8));
+    let high = x((a >> 16) as u16).wrapping_mul(y((b >> 8) as u8));
+    (c as i32).wrapping_add(low).wrapping_add(high) as u32
 }

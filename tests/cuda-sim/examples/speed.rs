@@ -1,0 +1,113 @@
+//! Prints how fast the interpreter is: lane-instructions a second, by kind of kernel.
+//!
+//! `cargo run --example speed -p met-cuda-sim`
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::time::Instant;
+
+use met_cuda_sim::control;
+use support::{Argument, Sim};
+
+fn measure(
+    sim: &Sim,
+    name: &str,
+    function: usize,
+    grid: u32,
+    block: u32,
+    shared: u32,
+    arguments: &[&dyn Argument],
+) {
+    control::met_sim_reset();
+    let start = Instant::now();
+    let mut runs = 0;
+    while start.elapsed().as_secs_f64() < 0.5 {
+        sim.launch(function, grid, block, shared, arguments)
+            .unwrap_or_else(|_| panic!("{}", support::last_error()));
+        runs += 1;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let rate = control::met_sim_issued() as f64 * 32.0 / seconds / 1e9;
+    println!(
+        "{name:12} {rate:6.2} G lane-instructions/s, {:.3} ms a launch",
+        seconds * 1e3 / runs as f64
+    );
+}
+
+fn main() {
+    let sim = Sim::new();
+    let (basic, numbers) = (
+        include_str!("../tests/ptx/basic.ptx"),
+        include_str!("../tests/ptx/numbers.ptx"),
+    );
+    let n = 1 << 16;
+    let x: Vec<f32> = (0..n).map(|i| (i % 1000) as f32 * 1e-3).collect();
+    let (dx, dy) = (sim.upload(&x), sim.upload(&x));
+    let words: Vec<u32> = (1..=n as u32).collect();
+    let (dw, dz) = (sim.upload(&words), sim.alloc(4 * n));
+    let n = n as i32;
+    measure(
+        &sim,
+        "scale_add",
+        sim.function(basic, "scale_add"),
+        256,
+        256,
+        0,
+        &[&dx, &dy, &0.5f32, &n],
+    );
+    measure(
+        &sim,
+        "collatz",
+        sim.function(basic, "collatz"),
+        16,
+        256,
+        0,
+        &[&dw, &dz, &4096i32],
+    );
+    measure(
+        &sim,
+        "block_sum",
+        sim.function(basic, "block_sum"),
+        256,
+        256,
+        0,
+        &[&dx, &dz, &n],
+    );
+    measure(
+        &sim,
+        "reverse",
+        sim.function(basic, "reverse"),
+        256,
+        256,
+        1024,
+        &[&dw],
+    );
+    measure(
+        &sim,
+        "logistic",
+        sim.function(numbers, "logistic"),
+        256,
+        256,
+        0,
+        &[&dx, &dy, &dz, &n],
+    );
+    measure(
+        &sim,
+        "u32_mix",
+        sim.function(numbers, "u32_mix"),
+        256,
+        256,
+        0,
+        &[&dw, &dw, &dz, &n],
+    );
+    measure(
+        &sim,
+        "precise",
+        sim.function(numbers, "precise"),
+        256,
+        256,
+        0,
+        &[&dx, &dy, &dz, &n],
+    );
+}
