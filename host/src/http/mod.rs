@@ -1,8 +1,8 @@
 //! The public HTTP front end: OpenAI's API, health and metrics.
 //!
 //! ```text
-//! server ─▶ router ─▶ generate ─▶ openai (JSON in) ─▶ text (tokens) ─▶ engine
-//!                        └─▶ answer (choices) ─▶ sse, or openai (JSON out)
+//! server (edge) ─▶ router ─▶ generate ─▶ openai (JSON in) ─▶ text (tokens) ─▶ engine
+//!                               └─▶ answer (choices) ─▶ sse, or openai (JSON out)
 //! ```
 //!
 //! - Only `openai` knows OpenAI's JSON.
@@ -12,6 +12,7 @@
 mod answer;
 mod body;
 mod choice;
+mod edge;
 mod error;
 mod generate;
 pub mod metrics;

@@ -15,6 +15,8 @@ use tokio::{
     task::JoinSet,
 };
 
+use super::edge::Edge;
+
 /// Connections that are open at once; further ones wait in the system's queue.
 const MAX_CONNECTIONS: usize = 1024;
 const MAX_HEADERS: usize = 64;
@@ -24,6 +26,9 @@ const MAX_HEAD_BYTES: usize = 32 * 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// A client that acknowledges nothing for so long is gone.
 const PEER_TIMEOUT: Duration = Duration::from_secs(60);
+/// What the system may hold of an answer that is not read: half a minute of a fast stream. Left to itself it takes
+/// megabytes, and a slow client shows late.
+const SEND_BUFFER: usize = 128 << 10;
 /// Pause after the system refused to accept a connection (out of descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -75,7 +80,7 @@ async fn serve_connection(stream: TcpStream, router: Router, mut stopped: watch:
         .header_read_timeout(HEAD_TIMEOUT)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(Edge::new(stream)), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
@@ -89,10 +94,12 @@ async fn serve_connection(stream: TcpStream, router: Router, mut stopped: watch:
     }
 }
 
-/// Tokens leave at once, and a client that vanished is noticed though it closed nothing.
+/// Tokens leave at once, little of an unread answer is kept, and a client that vanished is noticed though it closed
+/// nothing.
 fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
+    socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()
             .with_time(PEER_TIMEOUT / 2)

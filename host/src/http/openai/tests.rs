@@ -81,6 +81,12 @@ fn a_chat_of_all_parameters_is_read() {
 }
 
 #[test]
+fn a_top_p_of_zero_is_the_smallest_that_a_backend_takes() {
+    let options = chat_with(json!({"top_p": 0})).unwrap().options;
+    assert!(options.sampling.top_p > 0.0 && options.sampling.top_p < 1e-30);
+}
+
+#[test]
 fn absent_parameters_have_openais_defaults() {
     let request = chat_with(json!({"temperature": null, "stop": null, "tools": null})).unwrap();
     let options = request.options;

@@ -21,12 +21,106 @@ async fn every_error_has_openais_shape() {
         let reply = server.client().await.request(method, path, headers, body).await;
         assert_eq!(reply.status, status, "{method} {path}");
         assert!(reply.header("x-request-id").is_some());
-        let mut error = reply.json();
-        let mut names: Vec<_> = error["error"].as_object_mut().unwrap().keys().cloned().collect();
-        names.sort();
-        assert_eq!(names, ["code", "message", "param", "type"], "{method} {path}");
+        code(&reply);
         assert_eq!(reply.header("allow").is_some(), status == 405, "{method} {path}");
     }
+}
+
+/// Asks for the shape of an error, and gives its code.
+fn code(reply: &client::Reply) -> String {
+    let mut error = reply.json();
+    let mut names: Vec<_> = error["error"].as_object_mut().unwrap().keys().cloned().collect();
+    names.sort();
+    assert_eq!(names, ["code", "message", "param", "type"], "{}", reply.text());
+    error["error"]["code"].as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_head_that_cannot_be_read_is_refused_in_openais_shape() {
+    let server = Server::start().await;
+    let many: String = (0..100).map(|n| format!("A{n}: b\r\n")).collect();
+    for (head, status, expected) in [
+        ("garbage\r\n\r\n".to_owned(), 400, "malformed_http"),
+        ("GET /health HTTP/2.0\r\n\r\n".to_owned(), 400, "malformed_http"),
+        (
+            format!("GET /health HTTP/1.1\r\n{many}\r\n"),
+            431,
+            "headers_too_large",
+        ),
+        (
+            format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000)),
+            431,
+            "headers_too_large",
+        ),
+        (
+            "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}".to_owned(),
+            400,
+            "malformed_http",
+        ),
+        (
+            "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n".to_owned(),
+            400,
+            "malformed_http",
+        ),
+    ] {
+        for before in ["", "GET /health HTTP/1.1\r\nHost: test\r\n\r\n"] {
+            let mut client = server.client().await;
+            client.write(before.as_bytes()).await;
+            client.write(head.as_bytes()).await;
+            if !before.is_empty() {
+                let mut healthy = client.head().await;
+                assert_eq!(healthy.status, 200);
+                client.chunk(&mut healthy).await.unwrap();
+            }
+            let mut reply = client.head().await;
+            assert_eq!(
+                (reply.status, reply.header("connection")),
+                (status, Some("close")),
+                "{head:.60}"
+            );
+            assert!(reply.header("x-request-id").is_some() && reply.header("date").is_some());
+            reply.body = client.chunk(&mut reply).await.unwrap();
+            assert_eq!(code(&reply), expected, "{head:.60}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_longer_or_shorter_than_announced_is_refused() {
+    let server = Server::start().await;
+    let body = chat(json!({})).to_string();
+    let announce = |length: usize| {
+        format!("POST {PATH} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n{body}")
+    };
+    // What is left over is no head.
+    let mut client = server.client().await;
+    client.write(announce(body.len() - 9).as_bytes()).await;
+    for expected in ["", "malformed_http"] {
+        let mut reply = client.head().await;
+        assert_eq!(reply.status, 400);
+        reply.body = client.chunk(&mut reply).await.unwrap();
+        assert_eq!(code(&reply), expected);
+    }
+    assert!(client.rest().await.is_empty());
+    // What is missing may come with a later request, whose body is then not JSON.
+    let mut client = server.client().await;
+    client.write(announce(body.len() + 5).as_bytes()).await;
+    client.write(b"xxxxx").await;
+    let mut reply = client.head().await;
+    assert_eq!(reply.status, 400);
+    reply.body = client.chunk(&mut reply).await.unwrap();
+    code(&reply);
+    // One that leaves instead is cancelled.
+    let mut client = server.client().await;
+    client.write(announce(body.len() + 5).as_bytes()).await;
+    drop(client);
+    // More than is ever read is refused before it comes.
+    let mut client = server.client().await;
+    client.write(announce(1 << 40).as_bytes()).await;
+    let mut reply = client.head().await;
+    reply.body = client.chunk(&mut reply).await.unwrap();
+    assert_eq!((reply.status, code(&reply).as_str()), (413, "body_too_large"));
+    server.until_idle().await;
 }
 
 #[tokio::test]

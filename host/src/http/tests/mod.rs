@@ -82,6 +82,13 @@ impl Server {
         Client::connect(self.address).await
     }
 
+    /// A client for which the system keeps little that it has not read.
+    async fn slow_client(&self) -> Client {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        Client::over(socket.connect(self.address).await.unwrap())
+    }
+
     /// Waits until the engine's counts are as asked.
     async fn until(&self, done: impl Fn(&crate::scheduler::Counts) -> bool) {
         while !done(&self.engine.snapshot().counts) {

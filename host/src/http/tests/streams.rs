@@ -225,3 +225,37 @@ async fn a_silent_stream_is_kept_alive_by_comments() {
     }
     server.device.release();
 }
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_paused_then_given_up_and_others_go_on() {
+    let options = EngineOptions {
+        channel: 16,
+        slow_client: Duration::from_millis(500),
+        ..EngineOptions::default()
+    };
+    let server = Server::start_with(options, None).await;
+    let body =
+        completion(json!({"stream": true, "ignore_eos": true, "n": 4, "max_tokens": 1000, "logprobs": 5}));
+    let mut slow = server.slow_client().await;
+    slow.send("POST", "/v1/completions", "", body.to_string().as_bytes())
+        .await;
+    let mut reply = slow.head().await;
+    server.until(|counts| counts.paused > 0).await;
+    assert_eq!(
+        server.client().await.post(PATH, &chat(json!({}))).await.status,
+        200
+    );
+    server
+        .until(|counts| counts.waiting + counts.prefilling + counts.active + counts.preempted == 0)
+        .await;
+    assert_eq!(server.engine.snapshot().counts.blocks_used, 0);
+    // It is told when it reads again.
+    while let Some(chunk) = slow.chunk(&mut reply).await {
+        reply.body.extend(chunk);
+    }
+    reply
+        .headers
+        .push(("content-type".into(), "text/event-stream; charset=utf-8".into()));
+    assert_eq!(reply.events().last().unwrap()["error"]["code"], "slow_client");
+    server.until_idle().await;
+}
