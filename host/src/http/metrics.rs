@@ -48,6 +48,11 @@ pub fn install() -> &'static PrometheusHandle {
     })
 }
 
+/// What `/metrics` shows, without the recorder's blank lines.
+pub fn page() -> String {
+    install().render().replace("\n\n", "\n")
+}
+
 /// Counts an answered request by its route's pattern.
 pub fn count_request(route: &str, method: &Method, status: StatusCode) {
     // A method of the client's own making must not become a label either.

@@ -157,7 +157,7 @@ async fn ready(State(state): State<Arc<AppState>>) -> Result<Response, ApiError>
 
 async fn show_metrics() -> Response {
     let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (content_type, metrics::install().render()).into_response()
+    (content_type, metrics::page()).into_response()
 }
 
 async fn unknown_route(method: Method, uri: Uri, body: Body) -> ApiError {
