@@ -3,4 +3,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| met_host::text::fuzz_template(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| met_host::text::fuzz::template(bytes));

@@ -9,22 +9,24 @@ use super::{
     vocabulary::{TokenKind, Vocabulary},
 };
 use serde_json::Value;
-use std::path::Path;
 use tokenizers::{
     Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Token, Tokenizer,
     normalizer::Range,
 };
 
-pub(super) struct HuggingFace(Tokenizer);
+pub(super) struct HuggingFace {
+    tokenizer: Tokenizer,
+    /// What the file puts before every text.
+    first: Option<u32>,
+}
 
 impl HuggingFace {
-    /// Reads the file: the encoder, its vocabulary and its special tokens.
-    pub fn open(path: &Path) -> Result<(Self, Vocabulary, Vec<SpecialToken>), TextError> {
-        let wrong = |why: &dyn std::fmt::Display| TextError::Checkpoint(format!("{}: {why}", path.display()));
-        let bytes = std::fs::read(path).map_err(|e| wrong(&e))?;
-        let json: Value = serde_json::from_slice(&bytes).map_err(|e| wrong(&e))?;
+    /// Reads the file's bytes: the encoder, its vocabulary and its special tokens.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, Vocabulary, Vec<SpecialToken>), TextError> {
+        let wrong = |why: &dyn std::fmt::Display| TextError::Checkpoint(why.to_string());
+        let json: Value = serde_json::from_slice(bytes).map_err(|e| wrong(&e))?;
         let decoding = Decoding::of(&json).map_err(|e| wrong(&e))?;
-        let tokenizer = Tokenizer::from_bytes(&bytes).map_err(|e| wrong(&e))?;
+        let tokenizer = Tokenizer::from_bytes(bytes).map_err(|e| wrong(&e))?;
         let ids = tokenizer.get_vocab(true).into_values();
         let size = ids.max().map_or(0, |id| id as usize + 1);
         if size > MAX_TOKENS {
@@ -34,33 +36,30 @@ impl HuggingFace {
             )));
         }
         let (vocabulary, special) = decoding.vocabulary(&tokenizer, size);
-        Ok((Self(tokenizer), vocabulary, special))
+        let first = first_token(&json["post_processor"]).filter(|&id| (id as usize) < size);
+        Ok((Self { tokenizer, first }, vocabulary, special))
     }
 
     /// What a prompt begins with: `bos` where `add_bos` says so, else what the file itself puts first.
     pub fn bos(&self, bos: Option<&str>, add_bos: Option<bool>) -> Option<u32> {
-        let named = bos.and_then(|text| self.0.token_to_id(text));
+        let named = bos.and_then(|text| self.tokenizer.token_to_id(text));
         match add_bos {
             Some(wanted) => named.filter(|_| wanted),
-            None => {
-                let empty = self.0.encode_fast("", true).ok()?;
-                let first = empty.get_ids().first().copied();
-                first.filter(|_| named.is_none() || first == named)
-            }
+            None => self.first.filter(|_| named.is_none() || self.first == named),
         }
     }
 
-    /// The crate's own pipeline, but for the special tokens.
+    /// The crate's own pipeline, but for the special tokens and what comes after the model.
     fn run(&self, text: &str, fragments: &[Fragment]) -> tokenizers::Result<tokenizers::Encoding> {
         let mut pieces = PreTokenizedString::from(text);
         pieces.split(|_, whole| Ok(cut(&whole, fragments)))?;
-        if let Some(normalizer) = self.0.get_normalizer() {
+        if let Some(normalizer) = self.tokenizer.get_normalizer() {
             pieces.normalize(|piece| normalizer.normalize(piece))?;
         }
-        if let Some(pre_tokenizer) = self.0.get_pre_tokenizer() {
+        if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces)?;
         }
-        pieces.tokenize(|piece| self.0.get_model().tokenize(piece.get()))?;
+        pieces.tokenize(|piece| self.tokenizer.get_model().tokenize(piece.get()))?;
         pieces.into_encoding(None, 0, OffsetType::None)
     }
 }
@@ -72,6 +71,21 @@ impl Encoder for HuggingFace {
         out.extend_from_slice(encoding.get_ids());
         Ok(())
     }
+}
+
+/// The token that a post-processor puts first. The crate's own one panics where the parts of the file don't fit
+/// each other.
+fn first_token(processor: &Value) -> Option<u32> {
+    let id = match processor["type"].as_str()? {
+        "TemplateProcessing" => {
+            let name = processor["single"][0]["SpecialToken"]["id"].as_str()?;
+            &processor["special_tokens"][name]["ids"][0]
+        }
+        "BertProcessing" | "RobertaProcessing" => &processor["cls"][1],
+        "Sequence" => return processor["processors"].as_array()?.iter().find_map(first_token),
+        _ => return None,
+    };
+    u32::try_from(id.as_u64()?).ok()
 }
 
 fn cut(whole: &NormalizedString, fragments: &[Fragment]) -> Vec<(NormalizedString, Option<Vec<Token>>)> {

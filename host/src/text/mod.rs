@@ -8,6 +8,8 @@ mod byte_level;
 mod byte_pair;
 mod chat;
 mod detokenizer;
+#[doc(hidden)]
+pub mod fuzz;
 mod hugging_face;
 mod index;
 mod merge;
@@ -27,8 +29,6 @@ pub use detokenizer::Detokenizer;
 pub use source::VocabSource;
 pub use special::Special;
 pub use stop::{MAX_STOP_BYTES, MAX_STOPS, Released, StopMatcher};
-#[doc(hidden)]
-pub use template::fuzz as fuzz_template;
 pub use tokenizer::{MAX_TEXT_BYTES, Tokenizer};
 pub use vocabulary::{TokenKind, Vocabulary};
 
@@ -103,8 +103,8 @@ pub enum TextError {
     /// The operator: the model's chat template is at fault.
     #[error("the model's chat template doesn't work: {0}")]
     Template(String),
-    /// The operator: the model's tokenizer can't be read.
-    #[error("the model's tokenizer can't be used: {0}")]
+    /// The operator: the model's file, or its tokenizer, can't be read.
+    #[error("the model can't be used: {0}")]
     Checkpoint(String),
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The templates of a checkpoint.
 #[derive(Default)]
-struct Templates {
+pub(super) struct Templates {
     chat: Option<String>,
     /// For chats with tools, where that is another one.
     tools: Option<String>,
@@ -38,7 +38,10 @@ impl Text {
         let path = path.as_ref();
         match path.join("tokenizer.json").is_file() {
             true => from_folder(path),
-            false => Self::from_metadata(Checkpoint::open(path)?.metadata()),
+            false => {
+                let checkpoint = Checkpoint::open(path)?;
+                Self::from_metadata(checkpoint.metadata()).map_err(|e| in_file(path, e))
+            }
         }
     }
 
@@ -67,7 +70,12 @@ impl Text {
         Ok(Self::new(tokenizer, names, ends.collect(), templates))
     }
 
-    fn new(tokenizer: Tokenizer, names: TokenNames, mut stop_tokens: Vec<u32>, templates: Templates) -> Self {
+    pub(super) fn new(
+        tokenizer: Tokenizer,
+        names: TokenNames,
+        mut stop_tokens: Vec<u32>,
+        templates: Templates,
+    ) -> Self {
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
         let format = |source: &str| {
@@ -118,7 +126,9 @@ fn from_folder(folder: &Path) -> Result<Text, TextError> {
     };
     let bos = Some(names.bos.as_str()).filter(|bos| !bos.is_empty());
     let add_bos = config["add_bos_token"].as_bool();
-    let tokenizer = Tokenizer::from_tokenizer_json(&folder.join("tokenizer.json"), bos, add_bos)?;
+    let path = folder.join("tokenizer.json");
+    let bytes = std::fs::read(&path).map_err(|e| wrong(&path, e))?;
+    let tokenizer = Tokenizer::from_tokenizer_json(&bytes, bos, add_bos).map_err(|e| in_file(&path, e))?;
 
     let vocabulary = tokenizer.vocabulary();
     let mut ends: Vec<u32> = source::known_ends(|text| find(vocabulary, text));
@@ -153,7 +163,19 @@ fn read_json(path: &Path) -> Result<Json, TextError> {
     let Some(text) = read(path)? else {
         return Ok(Json::Null);
     };
-    serde_json::from_str(&text).map_err(|e| TextError::Checkpoint(format!("{}: {e}", path.display())))
+    serde_json::from_str(&text).map_err(|e| wrong(path, e))
+}
+
+fn wrong(path: &Path, why: impl std::fmt::Display) -> TextError {
+    TextError::Checkpoint(format!("{}: {why}", path.display()))
+}
+
+/// The error with the name of the file that it is about.
+fn in_file(path: &Path, error: TextError) -> TextError {
+    match error {
+        TextError::Checkpoint(why) => wrong(path, why),
+        other => other,
+    }
 }
 
 /// A file's text; `None` where there is no such file.
@@ -161,7 +183,7 @@ fn read(path: &Path) -> Result<Option<String>, TextError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(TextError::Checkpoint(format!("{}: {e}", path.display()))),
+        Err(e) => Err(wrong(path, e)),
     }
 }
 

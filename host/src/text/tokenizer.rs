@@ -10,7 +10,7 @@ use super::{
     special::{Fragment, Guard, Special, SpecialTokens},
     vocabulary::Vocabulary,
 };
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 /// Text to tokens.
 pub struct Tokenizer {
@@ -64,16 +64,16 @@ impl Tokenizer {
         })
     }
 
-    /// From a `tokenizer.json`. `add_bos` overrules what the file itself says.
+    /// From the bytes of a `tokenizer.json`. `add_bos` overrules what they say themselves.
     ///
     /// # Errors
-    /// [`TextError::Checkpoint`] where the file can't be read or decodes in a way that isn't supported.
+    /// [`TextError::Checkpoint`] where they can't be read or decode in a way that isn't supported.
     pub fn from_tokenizer_json(
-        path: &Path,
+        bytes: &[u8],
         bos: Option<&str>,
         add_bos: Option<bool>,
     ) -> Result<Self, TextError> {
-        let (encoder, vocabulary, special) = HuggingFace::open(path)?;
+        let (encoder, vocabulary, special) = HuggingFace::parse(bytes)?;
         let bos = encoder.bos(bos, add_bos);
         Ok(Self {
             vocabulary: Arc::new(vocabulary),

@@ -1,5 +1,6 @@
 use super::*;
-use crate::text::{Chat, Detokenizer, Message, Role, Special};
+use crate::text::{Chat, Detokenizer, Message, Role, Special, fuzz};
+use proptest::prelude::*;
 use serde_json::json;
 use std::fs;
 
@@ -11,8 +12,13 @@ enum Entry<'a> {
     Kinds(&'a [i32]),
 }
 
-/// A GGUF file without tensors.
+/// The text of a GGUF file without tensors.
 fn gguf(entries: &[(&str, Entry<'_>)]) -> Result<Text, TextError> {
+    let checkpoint = Checkpoint::from_bytes(gguf_bytes(entries)).unwrap();
+    Text::from_metadata(checkpoint.metadata())
+}
+
+fn gguf_bytes(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
     fn text(out: &mut Vec<u8>, text: &str) {
         out.extend((text.len() as u64).to_le_bytes());
         out.extend(text.as_bytes());
@@ -41,7 +47,7 @@ fn gguf(entries: &[(&str, Entry<'_>)]) -> Result<Text, TextError> {
             }
         }
     }
-    Text::from_metadata(Checkpoint::from_bytes(out).unwrap().metadata())
+    out
 }
 
 fn chat(content: &str) -> Chat {
@@ -257,4 +263,69 @@ fn a_broken_folder_is_named() {
     fs::write(folder.path().join("tokenizer_config.json"), "{").unwrap();
     let error = Text::from_checkpoint(folder.path()).err().unwrap().to_string();
     assert!(error.contains("tokenizer_config.json"), "{error}");
+}
+
+#[test]
+fn a_post_processor_whose_parts_do_not_fit_puts_nothing_first() {
+    let folder = folder(Json::Null, Json::Null, Json::Null);
+    let path = folder.path().join("tokenizer.json");
+    let mut json: Json = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for (ids, first) in [
+        (json!([1]), vec![1, 6]),
+        (json!([99]), vec![6]),
+        (json!([]), vec![6]),
+    ] {
+        json["post_processor"]["special_tokens"]["<s>"]["ids"] = ids;
+        let tokenizer = Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), None, None).unwrap();
+        assert_eq!(tokenizer.encode("a", Special::Text, true), Ok(first));
+    }
+    json["post_processor"]["single"][0]["SpecialToken"]["id"] = json!("<x>");
+    let tokenizer = Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), None, None).unwrap();
+    assert_eq!(tokenizer.encode("a", Special::Text, true), Ok(vec![6]));
+}
+
+/// One byte changed, put in or taken out, or the rest cut off, at a place somewhere in the file.
+fn damage() -> impl Strategy<Value = Vec<(u8, prop::sample::Index, u8)>> {
+    let byte = prop_oneof![any::<u8>(), prop::sample::select(b"\"{}[],:0-\\".to_vec())];
+    prop::collection::vec((0..8u8, any::<prop::sample::Index>(), byte), 1..4)
+}
+
+fn damaged(whole: &[u8], damage: &[(u8, prop::sample::Index, u8)]) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    for (what, at, byte) in damage {
+        let at = at.index(bytes.len().max(1));
+        match what {
+            0 => bytes.truncate(at),
+            1 if at < bytes.len() => drop(bytes.remove(at)),
+            2 | 3 => bytes.insert(at, *byte),
+            _ if at < bytes.len() => bytes[at] = *byte,
+            _ => {}
+        }
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+    #[test]
+    fn damaged_metadata_makes_an_error_or_a_text_that_works(damage in damage(), pieces in any::<bool>()) {
+        let whole = gguf_bytes(&[
+            ("ggml.model", Entry::Text(if pieces { "llama" } else { "gpt2" })),
+            ("ggml.pre", Entry::Text("gpt-2")),
+            ("ggml.tokens", Entry::Texts(&["<|im_start|>", "<|im_end|>", "a", "b", "ab", "\u{10a}", "<0x0A>"])),
+            ("ggml.token_type", Entry::Kinds(&[3, 3, 1, 1, 1, 1, 6])),
+            ("ggml.merges", Entry::Texts(&["a b"])),
+            ("ggml.bos_token_id", Entry::Id(0)),
+            ("ggml.eos_token_id", Entry::Id(1)),
+            ("chat_template", Entry::Text("{{ bos_token }}{{ messages[0].content }}")),
+        ]);
+        fuzz::metadata(&damaged(&whole, &damage));
+    }
+
+    #[test]
+    fn a_damaged_tokenizer_json_makes_an_error_or_a_text_that_works(damage in damage()) {
+        let folder = folder(Json::Null, json!({"type": "Metaspace", "replacement": "▁"}), Json::Null);
+        let whole = fs::read(folder.path().join("tokenizer.json")).unwrap();
+        fuzz::tokenizer_json(&damaged(&whole, &damage));
+    }
 }
