@@ -20,7 +20,8 @@ pub struct KvSize {
 
 impl KvSize {
     /// `bytes` worth of blocks; 0 asks for `sequences` of `context` positions, or for what fits into a quarter
-    /// of the memory that is free.
+    /// of the memory that is free. More than is free is an error: a device that hands out memory it doesn't have
+    /// would fail in the middle of an answer.
     pub fn new(
         config: &LlamaConfig,
         context: usize,
@@ -38,6 +39,11 @@ impl KvSize {
         let enough = (context.div_ceil(BLOCK_SIZE) as u64).saturating_mul(sequences as u64);
         let blocks = match bytes {
             0 => (free / 4 / block_bytes).min(enough),
+            bytes if bytes > free => {
+                return Err(Error::exhausted(format!(
+                    "a KV cache of {bytes} bytes is asked for, but {free} are free"
+                )));
+            }
             bytes => bytes / block_bytes,
         };
         if blocks == 0 {

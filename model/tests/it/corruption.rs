@@ -90,7 +90,7 @@ fn loads_and_runs(bytes: &[u8]) -> bool {
     let mut spec = spec(file.path());
     spec.kv_bytes = 1 << 16;
     spec.max_batch_tokens = 8;
-    match LoadedModel::load(ops, &TestHost::quiet(), &spec, || 0) {
+    match LoadedModel::load(ops, &TestHost::quiet(), &spec, || u64::MAX) {
         Ok(mut model) => {
             step_of_ones(&mut model);
             true

@@ -148,13 +148,14 @@ fn what_the_host_asks_for_is_checked() {
         change(&mut spec);
         LoadedModel::load(ops, &TestHost::quiet(), &spec, || 1 << 20).map(|m| m.info().unwrap())
     };
-    let wrong: [(Change, ErrorKind); 6] = [
+    let wrong: [(Change, ErrorKind); 7] = [
         (|s| s.max_rows = 0, ErrorKind::Invalid),
         (|s| s.max_batch_tokens = 7, ErrorKind::Invalid),
         (|s| s.max_batch_tokens = u32::MAX, ErrorKind::Invalid),
         (|s| s.context = 513, ErrorKind::Invalid),
         (|s| s.path = "/nowhere".into(), ErrorKind::Invalid),
         (|s| s.kv_bytes = 1, ErrorKind::Exhausted),
+        (|s| s.kv_bytes = (1 << 20) + 1, ErrorKind::Exhausted),
     ];
     for (change, kind) in wrong {
         assert_eq!(try_load(change).unwrap_err().kind, kind);
@@ -172,6 +173,10 @@ fn what_the_host_asks_for_is_checked() {
         "a sequence can't be longer than the cache"
     );
     assert_eq!((info.block_bytes, info.block_size), (32768, 32));
-    let info = try_load(|s| s.context = 100).unwrap();
+    let short = |s: &mut abi::ModelSpec| {
+        s.context = 100;
+        s.kv_bytes = 1 << 20;
+    };
+    let info = try_load(short).unwrap();
     assert_eq!(info.context_length, 100);
 }
