@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PTX = HERE / "ptx"
 NVRTC_VERSION = (12, 9)
-OPTIONS = ["--gpu-architecture=compute_80", "--std=c++17", "--fmad=false", "--device-as-default-execution-space"]
+OPTIONS = ["--gpu-architecture=compute_80", "--std=c++17", "--fmad=false"]
 # What NVRTC 12.9 writes needs a driver for CUDA 12.9; the kernels use nothing that 8.0 lacks.
 PTX_VERSION = ".version 8.0"
 

@@ -1,0 +1,80 @@
+//! Weight matrices as the checkpoint stores them, and the kernels that take them.
+
+use crate::{
+    memory::DeviceBuffer,
+    modules::{Kernel, Modules},
+};
+use met_kernels::{Error, Result, TensorType, WeightSource};
+
+/// A matrix on the card.
+#[derive(Debug)]
+pub struct Weight {
+    pub(crate) name: String,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) data: DeviceBuffer,
+    pub(crate) kernels: Kernels,
+}
+
+/// The kernels for a weight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kernels {
+    /// Products on tensor cores.
+    Tiled {
+        embed: Kernel,
+        /// For at most 8, 16 and 32 tokens.
+        few: [Kernel; 3],
+        many: Kernel,
+    },
+    /// Products in f32, for shapes that tiles don't fit and for f32.
+    Plain { embed: Kernel, linear: Kernel },
+}
+
+impl Kernels {
+    /// What a matrix of `cols` columns takes.
+    pub(crate) fn of(ty: TensorType, cols: usize, modules: &mut Modules) -> Result<Self> {
+        let name = ty.name().to_lowercase();
+        if ty == TensorType::F32 || !cols.is_multiple_of(32) {
+            let file = format!("plain_{name}");
+            return Ok(Self::Plain {
+                embed: modules.kernel(&file, "plain_embed")?,
+                linear: modules.kernel(&file, "plain_linear")?,
+            });
+        }
+        let file = format!("linear_{name}");
+        let mut kernel = |name| modules.kernel(&file, name);
+        Ok(Self::Tiled {
+            embed: kernel("embed")?,
+            few: [kernel("linear_8")?, kernel("linear_16")?, kernel("linear_32")?],
+            many: kernel("linear_many")?,
+        })
+    }
+}
+
+/// Checks that a source's shape and data agree, and returns its bytes.
+pub(crate) fn check(source: &WeightSource) -> Result<usize> {
+    let &WeightSource { ty, rows, cols, .. } = source;
+    // Kernels count rows and columns in 31 bits.
+    let in_range = |n: usize| n > 0 && i32::try_from(n).is_ok_and(|n| n < i32::MAX - 128);
+    let bytes = ty
+        .bytes_of(cols)
+        .filter(|_| in_range(rows) && in_range(cols))
+        .and_then(|row| row.checked_mul(rows))
+        .ok_or_else(|| {
+            Error::invalid(format!(
+                "{}: [{rows}, {cols}] is no shape for {}; its rows must be whole blocks of {}",
+                source.name,
+                ty.name(),
+                ty.block_len()
+            ))
+        })?;
+    if bytes != source.data.len() {
+        return Err(Error::invalid(format!(
+            "{}: [{rows}, {cols}] of {} takes {bytes} bytes, but there are {}",
+            source.name,
+            ty.name(),
+            source.data.len()
+        )));
+    }
+    Ok(bytes)
+}
