@@ -6,7 +6,10 @@
 //!
 //! What must stay true: the values computed for a token don't depend on which other tokens are in the step.
 
-use crate::{Error, Result, WeightSource};
+use crate::{
+    Error, Result, WeightSource,
+    sample::{Choice, Request, Scratch},
+};
 
 /// Bytes that a loaded weight holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -221,6 +224,20 @@ pub trait Ops {
     fn add(&mut self, residual: &mut Self::Tensor, x: &Self::Tensor, rows: usize) -> Result<()>;
     /// `out[i] = x[rows[i]]`: keeps the rows whose logits are wanted.
     fn gather(&mut self, x: &Self::Tensor, rows: &[u32], out: &mut Self::Tensor) -> Result<()>;
+    /// Chooses a token for each request from the row of `logits` of its index; a row has `vocab` values.
+    ///
+    /// An implementation may do it where the logits are; then the sums that a draw compares may be rounded otherwise.
+    fn sample(
+        &mut self,
+        logits: &Self::Tensor,
+        vocab: usize,
+        requests: &[Request<'_>],
+        scratch: &mut Scratch,
+    ) -> Result<Vec<Choice>> {
+        scratch.logits.resize(requests.len() * vocab, 0.0);
+        self.download(logits, requests.len(), &mut scratch.logits)?;
+        Ok(scratch.choose(vocab, requests))
+    }
     /// Copies the first `rows` rows to host memory, after all work before it.
     fn download(&mut self, x: &Self::Tensor, rows: usize, data: &mut [f32]) -> Result<()>;
     /// Waits for all work.

@@ -126,15 +126,9 @@ impl Llama {
         ops.add_rms_norm(b.residual, b.update, &weights[self.norm], *eps, rows, b.normed)
     }
 
-    /// Logits of the named rows of `normed`, copied to `out`, `[rows.len(), vocab]`; at most
+    /// Computes the logits of the named rows of `normed`, in the arena's `logits`; at most
     /// [`LOGITS_ROWS`](crate::arena::LOGITS_ROWS) rows. Leaves `normed` as it is.
-    pub fn logits<O: Ops>(
-        &self,
-        ops: &mut O,
-        pools: &mut Pools<O>,
-        rows: &[u32],
-        out: &mut [f32],
-    ) -> Result<()> {
+    pub fn logits<O: Ops>(&self, ops: &mut O, pools: &mut Pools<O>, rows: &[u32]) -> Result<()> {
         let b = pools.arena.buffers()?;
         ops.gather(b.normed, rows, b.update)?;
         let head = Linear {
@@ -142,8 +136,7 @@ impl Llama {
             bias: None,
             out: b.logits,
         };
-        ops.linear(b.update, rows.len(), &mut [head])?;
-        ops.download(b.logits, rows.len(), out)
+        ops.linear(b.update, rows.len(), &mut [head])
     }
 }
 

@@ -15,7 +15,7 @@ use met_backend_api::{
 };
 use met_kernels::{
     ErrorKind, Ops, StepRows,
-    sample::{self, Adjustments, Sampler},
+    sample::{Choice, Request, Scratch},
 };
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
@@ -33,9 +33,7 @@ pub struct LoadedModel<O: Ops> {
     info: ModelInfo,
     resources: Vec<ResourceReport>,
     limits: Limits,
-    sampler: Sampler,
-    /// Logits of the rows that are being sampled.
-    logits: Vec<f32>,
+    scratch: Scratch,
     sampled: SampledTokens,
     outstanding: Option<Outstanding>,
     released: bool,
@@ -120,8 +118,7 @@ impl<O: Ops> LoadedModel<O> {
             model,
             pools,
             info,
-            sampler: Sampler::default(),
-            logits: Vec::new(),
+            scratch: Scratch::default(),
             sampled: SampledTokens::default(),
             outstanding: None,
             released: false,
@@ -171,24 +168,18 @@ impl<O: Ops> LoadedModel<O> {
                 _ => out.logits.extend(wanted.clone()),
             }
         }
-        let vocab = self.limits.vocab;
         for chunk in sampling.chunks(LOGITS_ROWS) {
             let normed: Vec<u32> = chunk.iter().map(|&(_, row)| row).collect();
-            let mut logits = std::mem::take(&mut self.logits);
-            logits.resize(chunk.len() * vocab, 0.0);
-            let computed = self.compute_logits(&normed, &mut logits);
-            self.logits = logits;
-            computed?;
-            for (&(i, _), logits) in chunk.iter().zip(self.logits.chunks_exact(vocab)) {
-                out.rows[i] = choose_token(&mut self.sampler, logits, &rows[i], &mut out.top);
+            let requests: Vec<_> = chunk.iter().map(|&(i, _)| request(&rows[i])).collect();
+            let (ops, vocab) = (&mut *self.ops.borrow_mut(), self.limits.vocab);
+            self.model.logits(ops, &mut self.pools, &normed)?;
+            let logits = self.pools.arena.buffers()?.logits;
+            let choices = ops.sample(logits, vocab, &requests, &mut self.scratch)?;
+            for (&(i, _), choice) in chunk.iter().zip(choices) {
+                out.rows[i] = output(choice, rows[i].top_logprobs, &mut out.top);
             }
         }
         Ok(out)
-    }
-
-    fn compute_logits(&mut self, normed: &[u32], out: &mut [f32]) -> Result<()> {
-        let ops = &mut *self.ops.borrow_mut();
-        self.model.logits(ops, &mut self.pools, normed, out)
     }
 
     fn finish(&mut self, ticket: Ticket, out: &mut Output<'_>) -> Result<()> {
@@ -212,7 +203,10 @@ impl<O: Ops> LoadedModel<O> {
             .chunks(LOGITS_ROWS)
             .zip(out.logits.chunks_mut(LOGITS_ROWS * vocab))
         {
-            self.compute_logits(rows, &mut logits[..rows.len() * vocab])?;
+            let ops = &mut *self.ops.borrow_mut();
+            self.model.logits(ops, &mut self.pools, rows)?;
+            let computed = self.pools.arena.buffers()?.logits;
+            ops.download(computed, rows.len(), &mut logits[..rows.len() * vocab])?;
         }
         Ok(())
     }
@@ -286,7 +280,7 @@ impl<O: Ops + 'static> BackendModel for LoadedModel<O> {
             return Ok(ReleaseReport::default());
         }
         self.outstanding = None;
-        self.logits = Vec::new();
+        self.scratch = Scratch::default();
         let steps = self.pools.release(&mut self.ops.borrow_mut());
         self.resources = resources(&mut self.pools);
         let steps = steps.into_iter().map(|(label, released)| ReleaseStep {
@@ -355,39 +349,38 @@ fn describe(
     }
 }
 
-fn choose_token(
-    sampler: &mut Sampler,
-    logits: &[f32],
-    row: &Row<'_>,
-    top: &mut Vec<TokenLogprob>,
-) -> RowOutput {
-    let Some(distribution) = sample::Row::new(logits) else {
+fn request<'a>(row: &Row<'a>) -> Request<'a> {
+    Request {
+        params: convert::sampling(&row.sampling),
+        position: row.position + row.tokens.len().max(1) as u32,
+        counts: row
+            .counts
+            .as_slice()
+            .iter()
+            .map(|c| (c.token, c.generated))
+            .collect(),
+        bias: row.bias.as_slice().iter().map(|b| (b.token, b.bias)).collect(),
+        mask: row.mask.as_slice(),
+        top: row.top_logprobs as usize,
+    }
+}
+
+/// A row's output; its `top_logprobs` entries are appended to `top`.
+fn output(choice: Choice, top_logprobs: u32, top: &mut Vec<TokenLogprob>) -> RowOutput {
+    let Some(sampled) = choice.sampled else {
         // As many entries as were asked for, so that the rows after it find theirs.
         top.extend(std::iter::repeat_n(
             TokenLogprob::default(),
-            row.top_logprobs as usize,
+            top_logprobs as usize,
         ));
         return RowOutput {
             not_finite: true,
-            top: row.top_logprobs,
+            top: top_logprobs,
             ..RowOutput::default()
         };
     };
-    let adjustments = Adjustments {
-        counts: row.counts.as_slice().iter().map(|c| (c.token, c.generated)),
-        bias: row.bias.as_slice().iter().map(|b| (b.token, b.bias)),
-        mask: row.mask.as_slice(),
-    };
-    let position = row.position + row.tokens.len().max(1) as u32;
-    let sampled = sampler.sample(
-        &distribution,
-        &convert::sampling(&row.sampling),
-        position,
-        adjustments,
-    );
-    let best = distribution.top(row.top_logprobs as usize);
-    let listed = best.len() as u32;
-    top.extend(best.into_iter().map(convert::logprob));
+    let listed = choice.top.len() as u32;
+    top.extend(choice.top.into_iter().map(convert::logprob));
     RowOutput {
         sampled: convert::logprob(sampled),
         not_finite: false,

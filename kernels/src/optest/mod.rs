@@ -5,6 +5,7 @@ pub(crate) mod attention;
 mod batch;
 mod elementwise;
 mod resources;
+mod sample;
 mod weights;
 
 use crate::{Ledger, Ops, StepRow, StepRows, TensorType, WeightSource, reference::Reference};
@@ -31,6 +32,7 @@ pub fn checks<O: Ops>() -> Vec<(&'static str, Check<O>)> {
         ("blocks can be copied out and in", attention::blocks),
         ("a decode equals a prefill", batch::decode_equals_prefill),
         ("the batch doesn't matter", batch::alone_equals_among_others),
+        ("sample", sample::sample),
         ("wrong shapes are refused", resources::wrong_shapes),
         ("what is released is off the ledger", resources::releases),
     ]

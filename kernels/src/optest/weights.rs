@@ -108,7 +108,8 @@ pub(super) fn linear<O: Ops>(ops: &mut O, _: &Ledger) {
     }
     let mut random = Random::new(6);
     for ty in TensorType::ALL {
-        for rows in [1, 3, 13] {
+        // Around the edges of tiles of 8, 16 and 32 rows, and of larger ones.
+        for rows in [1, 3, 13, 32, 33, 130] {
             let cols = 512;
             let sources = [48, 16, 33].map(|outputs| random_weight(&mut random, ty, outputs, cols));
             let biases = [None, Some(random.normals(16)), Some(random.normals(33))];

@@ -1,4 +1,4 @@
-//! Chooses a token from a row of logits in host memory.
+//! Chooses a token from a row of logits: what is asked for, and how it is done in host memory.
 //!
 //! Penalties and bias, then the mask, then temperature, top-k, top-p, min-p, and a draw whose random number
 //! depends on (seed, sequence, position) alone. Nothing here depends on the batch.
@@ -55,6 +55,69 @@ pub struct Sampled {
     pub logprob: f32,
 }
 
+/// A row of logits from which a token is to be chosen.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// How.
+    pub params: Params,
+    /// The token's position in its sequence.
+    pub position: u32,
+    /// (token, times generated) of every token seen, each once.
+    pub counts: Vec<(u32, u32)>,
+    /// (token, value added).
+    pub bias: Vec<(u32, f32)>,
+    /// One bit a token, little end first: 1 is allowed, and some are. Empty allows all.
+    pub mask: &'a [u32],
+    /// How many of the most probable tokens are listed; at most [`MAX_TOP`].
+    pub top: usize,
+}
+
+/// What a row gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The token; `None` where a logit is NaN or infinite.
+    pub sampled: Option<Sampled>,
+    /// The most probable tokens, best first; none where a logit is NaN or infinite.
+    pub top: Vec<Sampled>,
+}
+
+/// The most entries of [`Choice::top`].
+pub const MAX_TOP: usize = 20;
+
+/// Room for choices made in host memory.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// For rows of logits.
+    pub logits: Vec<f32>,
+    sampler: Sampler,
+}
+
+impl Scratch {
+    /// Chooses a token for each request from its row of the logits held, which are `vocab` a row.
+    pub fn choose(&mut self, vocab: usize, requests: &[Request<'_>]) -> Vec<Choice> {
+        let Self { logits, sampler } = self;
+        let rows = logits.chunks_exact(vocab).zip(requests);
+        rows.map(|(logits, request)| match Row::new(logits) {
+            None => Choice {
+                sampled: None,
+                top: Vec::new(),
+            },
+            Some(row) => {
+                let adjustments = Adjustments {
+                    counts: request.counts.iter().copied(),
+                    bias: request.bias.iter().copied(),
+                    mask: request.mask,
+                };
+                Choice {
+                    sampled: Some(sampler.sample(&row, &request.params, request.position, adjustments)),
+                    top: row.top(request.top),
+                }
+            }
+        })
+        .collect()
+    }
+}
+
 /// A row of logits, all finite, with what its probabilities are made of.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
@@ -109,7 +172,7 @@ impl<'a> Row<'a> {
 pub struct Sampler {
     adjusted: Vec<f32>,
     maxima: Vec<f32>,
-    choice: Choice,
+    chooser: Chooser,
 }
 
 impl Sampler {
@@ -130,7 +193,7 @@ impl Sampler {
         let plain =
             adjustments.counts.len() == 0 && adjustments.bias.len() == 0 && adjustments.mask.is_empty();
         let token = if plain {
-            self.choice.make(row.scan(), params, position)
+            self.chooser.make(row.scan(), params, position)
         } else {
             adjust(&mut self.adjusted, row.logits, params, adjustments);
             let (max, _) = scan::maxima(&self.adjusted, &mut self.maxima);
@@ -139,7 +202,7 @@ impl Sampler {
                 maxima: &self.maxima,
                 max,
             };
-            self.choice.make(adjusted, params, position)
+            self.chooser.make(adjusted, params, position)
         };
         Sampled {
             token,
@@ -150,12 +213,12 @@ impl Sampler {
 
 /// Working memory of a choice.
 #[derive(Debug, Default)]
-struct Choice {
+struct Chooser {
     sums: Vec<f32>,
     kept: Kept,
 }
 
-impl Choice {
+impl Chooser {
     /// Chooses from logits of which some may be negative infinity, but the largest is finite.
     fn make(&mut self, row: scan::Row<'_>, params: &Params, position: u32) -> u32 {
         let scale = 1.0 / params.temperature;
