@@ -13,6 +13,7 @@ mod memory;
 mod modules;
 mod ops;
 pub mod ptx;
+mod sample;
 mod step;
 mod upload;
 mod weight;

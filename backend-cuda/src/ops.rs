@@ -5,6 +5,7 @@ use crate::{
     kv::KvCache,
     memory::{Allocator, DeviceBuffer, as_bytes, as_bytes_mut},
     modules::{Arg, Kernel, Modules, args},
+    sample::Sampling,
     step::{self, Places, Step},
     upload::Staging,
     weight::{self, Kernels, Weight},
@@ -12,7 +13,9 @@ use crate::{
 use cudarc::driver::sys::CUdeviceptr;
 use met_kernels::{
     Activation, AttentionShape, Error, Ledger, Linear, Ops, Progress, Result, RopeTable, StepRows,
-    WeightFootprint, WeightSource, ledger::owner,
+    WeightFootprint, WeightSource,
+    ledger::owner,
+    sample::{Choice, Request, Scratch},
 };
 use std::rc::Rc;
 
@@ -39,6 +42,7 @@ struct Common {
     gather: Kernel,
     rope_angles: Kernel,
     rope_kv_write: Kernel,
+    sample: Kernel,
 }
 
 /// An activation.
@@ -164,6 +168,7 @@ impl Common {
             gather: modules.kernel("elementwise", "gather")?,
             rope_angles: modules.kernel("rope", "rope_angles")?,
             rope_kv_write: modules.kernel("rope", "rope_kv_write")?,
+            sample: modules.kernel("sample", "sample")?,
         })
     }
 }
@@ -204,7 +209,7 @@ impl Ops for CudaOps {
             .staging
             .as_mut()
             .ok_or_else(|| Error::invalid("the backend was swept; open it again"))?;
-        staging.upload(&source.data, &data, &self.prefill, &self.stream, progress)?;
+        staging.upload(source, &data, &self.prefill, &self.stream, progress)?;
         Ok(Weight {
             name: source.name.clone(),
             rows: source.rows,
@@ -533,6 +538,21 @@ impl Ops for CudaOps {
         let list = self.allocator.upload(step::OWNER, rows)?;
         let args = args![x.at(0)?, list.address(), to, x.cols as u32];
         self.launch(self.kernels.gather, [rows.len(), 1], 256, args)
+    }
+
+    fn sample(
+        &mut self,
+        logits: &Tensor,
+        vocab: usize,
+        requests: &[Request<'_>],
+        _scratch: &mut Scratch,
+    ) -> Result<Vec<Choice>> {
+        same(logits.cols, vocab)?;
+        let logits = logits.at(requests.len())?;
+        let sampling = Sampling::new(&self.allocator, vocab, requests)?;
+        let args = sampling.args(logits, vocab);
+        self.launch(self.kernels.sample, [requests.len(), 1], 1024, &args)?;
+        sampling.collect(&self.stream)
     }
 
     fn download(&mut self, x: &Tensor, rows: usize, data: &mut [f32]) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::{
     context::{Event, Stream},
     memory::{DeviceBuffer, Pinned},
 };
-use met_kernels::{Ledger, Progress, Result};
+use met_kernels::{Ledger, Progress, Result, WeightSource};
 
 /// Owner label of the pinned memory and its events.
 const OWNER: &str = "weight staging";
@@ -38,25 +38,26 @@ impl Staging {
         })
     }
 
-    /// Copies `data` to `to` on the stream `by`, and makes `then` wait for it. `progress` is told the bytes read, and
-    /// stops the copy by an error.
+    /// Reads a weight and copies it to `to` on the stream `by`, and makes `then` wait for it. `progress` is told the
+    /// bytes read, and stops the copy by an error.
     pub(crate) fn upload(
         &mut self,
-        data: &[u8],
+        source: &WeightSource,
         to: &DeviceBuffer,
         by: &Stream,
         then: &Stream,
         progress: &mut Progress<'_>,
     ) -> Result<()> {
-        progress(0)?;
-        for (i, chunk) in data.chunks(PIECE).enumerate() {
+        for (i, start) in (0..source.data.len()).step_by(PIECE).enumerate() {
+            progress(start as u64)?;
             let piece = &mut self.pieces[i % 2];
+            // What was last copied from it has arrived.
             piece.free.synchronize()?;
-            piece.memory[..chunk.len()].copy_from_slice(chunk);
-            to.write(i * PIECE, &piece.memory[..chunk.len()], by)?;
+            let bytes = &mut piece.memory[..PIECE.min(source.data.len() - start)];
+            source.read(start, bytes)?;
+            to.write(start, bytes, by)?;
             piece.free.record(by)?;
             then.wait(&piece.free)?;
-            progress((i * PIECE + chunk.len()) as u64)?;
         }
         Ok(())
     }

@@ -53,28 +53,13 @@ impl Kernels {
 
 /// Checks that a source's shape and data agree, and returns its bytes.
 pub(crate) fn check(source: &WeightSource) -> Result<usize> {
-    let &WeightSource { ty, rows, cols, .. } = source;
-    // Kernels count rows and columns in 31 bits.
-    let in_range = |n: usize| n > 0 && i32::try_from(n).is_ok_and(|n| n < i32::MAX - 128);
-    let bytes = ty
-        .bytes_of(cols)
-        .filter(|_| in_range(rows) && in_range(cols))
-        .and_then(|row| row.checked_mul(rows))
-        .ok_or_else(|| {
-            Error::invalid(format!(
-                "{}: [{rows}, {cols}] is no shape for {}; its rows must be whole blocks of {}",
-                source.name,
-                ty.name(),
-                ty.block_len()
-            ))
-        })?;
-    if bytes != source.data.len() {
+    source.row_bytes()?;
+    // Kernels count rows and columns in 31 bits, tiles included.
+    if [source.rows, source.cols].iter().any(|&n| n > 1 << 30) {
         return Err(Error::invalid(format!(
-            "{}: [{rows}, {cols}] of {} takes {bytes} bytes, but there are {}",
-            source.name,
-            ty.name(),
-            source.data.len()
+            "{}: [{}, {}] is too large for the CUDA kernels",
+            source.name, source.rows, source.cols
         )));
     }
-    Ok(bytes)
+    Ok(source.data.len())
 }

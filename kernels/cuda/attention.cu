@@ -15,13 +15,13 @@
 // attention_merge, which states the same arithmetic, merges them. A tile without a visible position changes nothing.
 #include "common.cuh"
 
-constexpr u32 CHUNK = 256;
-constexpr u32 WARPS = 4;
+#define CHUNK 256u
+#define WARPS 4u
 /// Keys brought at a time.
-constexpr u32 KEYS = DIM > 128 ? 16 : 32;
+#define KEYS (DIM > 128 ? 16u : 32u)
 /// A shared row: eight rows at the same dimensions lie in different banks.
-constexpr u32 PITCH = DIM + 8;
-constexpr u32 DIRECT = 0xFFFFFFFFu;
+#define PITCH (DIM + 8u)
+#define DIRECT 0xFFFFFFFFu
 
 struct Shape {
     u32 heads, kv_heads, dim, layers, layer, block_size, window;

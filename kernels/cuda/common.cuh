@@ -12,8 +12,9 @@ typedef unsigned long long u64;
 #define KERNEL extern "C" __global__ void
 #define DEVICE __device__ __forceinline__
 
-constexpr u32 ALL = 0xFFFFFFFFu;
-constexpr float LOG2_E = 1.4426950408889634f;
+// Not `constexpr`, here and below: NVRTC puts such variables into the module as memory.
+#define ALL 0xFFFFFFFFu
+#define LOG2_E 1.4426950408889634f
 
 DEVICE float negative_infinity() { return __int_as_float(0xFF800000); }
 

@@ -31,7 +31,7 @@ DEVICE void affine(float v[4], float scale, u32 codes, float add) {
 }
 
 struct F16 {
-    static constexpr int LEN = 16, BYTES = 32;
+    enum { LEN = 16, BYTES = 32 };
     static DEVICE void quad(const u8* b, int, int t, float v[4]) {
         const u16* x = (const u16*)b + 2 * t;
         v[0] = from_f16(x[0]), v[1] = from_f16(x[1]), v[2] = from_f16(x[8]), v[3] = from_f16(x[9]);
@@ -39,7 +39,7 @@ struct F16 {
 };
 
 struct BF16 {
-    static constexpr int LEN = 16, BYTES = 32;
+    enum { LEN = 16, BYTES = 32 };
     static DEVICE void quad(const u8* b, int, int t, float v[4]) {
         const u16* x = (const u16*)b + 2 * t;
         v[0] = from_bf16(x[0]), v[1] = from_bf16(x[1]), v[2] = from_bf16(x[8]), v[3] = from_bf16(x[9]);
@@ -48,7 +48,7 @@ struct BF16 {
 
 /// Scale; nibbles around 8: low ones are the first 16 elements.
 struct Q4_0 {
-    static constexpr int LEN = 32, BYTES = 18;
+    enum { LEN = 32, BYTES = 18 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         centred(v, half_at(b), quad_bytes(b + 2, t) >> (4 * group) & 0x0F0F0F0F, 8);
     }
@@ -56,7 +56,7 @@ struct Q4_0 {
 
 /// Scale, minimum; nibbles.
 struct Q4_1 {
-    static constexpr int LEN = 32, BYTES = 20;
+    enum { LEN = 32, BYTES = 20 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         affine(v, half_at(b), quad_bytes(b + 4, t) >> (4 * group) & 0x0F0F0F0F, half_at(b + 2));
     }
@@ -64,7 +64,7 @@ struct Q4_1 {
 
 /// Scale; fifth bits, one an element; nibbles; around 16.
 struct Q5_0 {
-    static constexpr int LEN = 32, BYTES = 22;
+    enum { LEN = 32, BYTES = 22 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         const u32 high = quad_bits(bytes2(b + 2 + 2 * group), t) << 4;
         centred(v, half_at(b), (quad_bytes(b + 6, t) >> (4 * group) & 0x0F0F0F0F) | high, 16);
@@ -73,7 +73,7 @@ struct Q5_0 {
 
 /// Scale, minimum; fifth bits; nibbles.
 struct Q5_1 {
-    static constexpr int LEN = 32, BYTES = 24;
+    enum { LEN = 32, BYTES = 24 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         const u32 high = quad_bits(bytes2(b + 4 + 2 * group), t) << 4;
         affine(v, half_at(b), (quad_bytes(b + 8, t) >> (4 * group) & 0x0F0F0F0F) | high, half_at(b + 2));
@@ -82,7 +82,7 @@ struct Q5_1 {
 
 /// Scale; signed bytes.
 struct Q8_0 {
-    static constexpr int LEN = 32, BYTES = 34;
+    enum { LEN = 32, BYTES = 34 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         // Signed bytes around 0 are, with the top bit turned, unsigned ones around 128.
         centred(v, half_at(b), quad_bytes(b + 2 + 16 * group, t) ^ 0x80808080, 128);
@@ -97,7 +97,7 @@ DEVICE u32 quad_two_bits(const u8* bytes, int group, int t) {
 
 /// 16 bytes of scales and minimums, a nibble each; codes; scale, minimum.
 struct Q2_K {
-    static constexpr int LEN = 256, BYTES = 84;
+    enum { LEN = 256, BYTES = 84 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         const u32 both = b[group];
         const float scale = half_at(b + 80) * (float)(both & 15), minimum = half_at(b + 82) * (float)(both >> 4);
@@ -107,7 +107,7 @@ struct Q2_K {
 
 /// 32 bytes of third bits; codes; 12 bytes of 6-bit scales around 32; scale. Codes around 4.
 struct Q3_K {
-    static constexpr int LEN = 256, BYTES = 110;
+    enum { LEN = 256, BYTES = 110 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         const u8* scales = b + 96;
         const u32 low = scales[group % 8] >> (group / 8 * 4) & 15, top = scales[8 + group % 4] >> (group / 4 * 2) & 3;
@@ -129,7 +129,7 @@ DEVICE void scale_and_minimum(const u8* p, int g, u32& scale, u32& minimum) {
 
 /// Scale, minimum; 12 bytes of scales and minimums; nibbles: 32 bytes hold 64 elements.
 struct Q4_K {
-    static constexpr int LEN = 256, BYTES = 144;
+    enum { LEN = 256, BYTES = 144 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         u32 s, m;
         scale_and_minimum(b + 4, group / 2, s, m);
@@ -140,7 +140,7 @@ struct Q4_K {
 
 /// As Q4_K, with 32 bytes of fifth bits before the codes.
 struct Q5_K {
-    static constexpr int LEN = 256, BYTES = 176;
+    enum { LEN = 256, BYTES = 176 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         u32 s, m;
         scale_and_minimum(b + 4, group / 2, s, m);
@@ -152,7 +152,7 @@ struct Q5_K {
 
 /// 128 bytes of nibbles; 64 of top bits; 16 signed scales; scale. Codes around 32.
 struct Q6_K {
-    static constexpr int LEN = 256, BYTES = 210;
+    enum { LEN = 256, BYTES = 210 };
     static DEVICE void quad(const u8* b, int group, int t, float v[4]) {
         const u32 low = quad_bytes(b + group / 8 * 64 + group % 4 * 16, t) >> (group % 8 / 4 * 4) & 0x0F0F0F0F;
         const float scale = half_at(b + 208) * (float)(signed char)b[192 + group];

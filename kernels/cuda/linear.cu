@@ -17,13 +17,12 @@
 template <class F>
 DEVICE const u8* block_of(const u8* row, int col) { return row + (u64)(col / F::LEN) * F::BYTES; }
 
-constexpr int SEGMENTS = 8;
+#define SEGMENTS 8
 
 template <class F, int TILES>
 DEVICE void few(const u8* weight, const float* x, const float* bias, float* out, int rows, int cols, int tokens,
                 int segment) {
-    constexpr int TOKENS = 8 * TILES;
-    __shared__ float sums[SEGMENTS][16][TOKENS];
+    __shared__ float sums[SEGMENTS][16][8 * TILES];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = blockIdx.x * 16;
     const u64 stride = (u64)(cols / F::LEN) * F::BYTES;
@@ -57,7 +56,7 @@ DEVICE void few(const u8* weight, const float* x, const float* bias, float* out,
         for (int i = 0; i < 4; i++) sums[warp][g + i / 2 * 8][tile * 8 + 2 * t + i % 2] = c[tile][i];
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < 16 * TOKENS; i += blockDim.x) {
+    for (int i = threadIdx.x; i < 16 * 8 * TILES; i += blockDim.x) {
         const int row = first + i % 16, token = i / 16;
         if (row < rows && token < tokens) {
             float sum = 0.0f;
@@ -68,9 +67,11 @@ DEVICE void few(const u8* weight, const float* x, const float* bias, float* out,
     }
 }
 
-constexpr int ROWS = 64, TOKENS = 128, COLS = 32;
+#define ROWS 64
+#define TOKENS 128
+#define COLS 32
 /// A shared row of 40 f16: eight rows at the same columns lie in different banks.
-constexpr int PITCH = COLS + 8;
+#define PITCH (COLS + 8)
 
 /// A thread's part of a tile of 32 columns: of one weight row 8 elements, of one token 16.
 struct Part {

@@ -4,7 +4,7 @@
 // whose input is still in L1, scales. Lanes take every 256th column, then add up in a tree.
 #include "common.cuh"
 
-constexpr int THREADS = 256;
+#define THREADS 256
 
 /// The sum of all threads' values, to each of them.
 DEVICE float block_sum(float x) {

@@ -8,8 +8,8 @@
 // by bisection of the logits' bits.
 #include "common.cuh"
 
-constexpr u32 THREADS = 1024;
-constexpr u32 MAX_TOP = 20;
+#define THREADS 1024u
+#define MAX_TOP 20
 
 struct Request {
     u32 seed[2], sequence[2];
@@ -28,7 +28,7 @@ struct Request {
     /// How many of the most probable tokens are listed.
     u32 top;
 };
-constexpr u32 NO_MASK = 0xFFFFFFFFu;
+#define NO_MASK 0xFFFFFFFFu
 
 struct Choice {
     u32 token;
