@@ -51,13 +51,15 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: no context is current afterwards, and everything made in it was given back or is reported
-        // by the sweep.
-        let released = unsafe { ctx::set_current(std::ptr::null_mut()) }
-            .while_doing("leaving the context")
-            // SAFETY: retained once, in `open`.
-            .and(unsafe { result::primary_ctx::release(self.device) }.while_doing("releasing the context"));
-        if let Err(e) = released {
+        // SAFETY: everything made in the context was given back, or is reported by the sweep.
+        let left = unsafe { ctx::set_current(std::ptr::null_mut()) }.while_doing("leaving the context");
+        // SAFETY: retained once, in `open`; a release that failed didn't happen.
+        let release = || unsafe { result::primary_ctx::release(self.device) };
+        // Nobody comes after who could try again.
+        let released = release()
+            .or_else(|_| release())
+            .while_doing("releasing the context");
+        for e in [left, released].into_iter().filter_map(Result::err) {
             met_backend_api::event!(Error, "{e}");
         }
     }

@@ -120,8 +120,16 @@ impl Backend for CudaBackend {
         let model = LoadedModel::load(self.ops.clone(), &self.host, spec, || {
             self.memory().map_or(0, |memory| memory.free)
         });
-        let model = Rc::new(RefCell::new(model.map_err(convert::error)?));
         self.models.retain(|model| model.strong_count() > 0);
+        let model = model.map_err(|error| {
+            if self.models.is_empty()
+                && let Err(e) = self.ops.borrow_mut().forget_models()
+            {
+                met_backend_api::event!(Error, "after a failed load: {e}");
+            }
+            convert::error(error)
+        })?;
+        let model = Rc::new(RefCell::new(model));
         self.models.push(Rc::downgrade(&model));
         Ok(model)
     }

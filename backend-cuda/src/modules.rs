@@ -70,11 +70,11 @@ impl Modules {
             .ok_or_else(|| Error::bug("a module just loaded is gone"))
     }
 
-    /// Unloads all of them; the first failure is returned, and what failed stays on the ledger.
-    pub(crate) fn unload(&mut self) -> Result<()> {
+    /// Unloads all of them but some; the first failure is returned, and what failed stays on the ledger.
+    pub(crate) fn unload_but(&mut self, kept: &[&str]) -> Result<()> {
         let results: Vec<_> = self
             .loaded
-            .drain()
+            .extract_if(|name, _| !kept.contains(name))
             .map(|(_, module)| self.ledger.release(module.serial).map(|_| ()))
             .collect();
         results.into_iter().collect()
@@ -84,7 +84,7 @@ impl Modules {
 impl Drop for Modules {
     fn drop(&mut self) {
         // A failure leaves it on the ledger, and the sweep reports it.
-        let _ = self.unload();
+        let _ = self.unload_but(&[]);
     }
 }
 

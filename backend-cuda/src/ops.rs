@@ -100,9 +100,14 @@ impl CudaOps {
     pub fn shutdown(&mut self) -> Result<()> {
         let waited = self.stream.synchronize().and(self.prefill.synchronize());
         self.staging = None;
-        let unloaded = self.modules.unload();
+        let unloaded = self.modules.unload_but(&[]);
         let closed = [self.stream.close(), self.prefill.close()];
         waited.and(unloaded).and(closed.into_iter().collect())
+    }
+
+    /// Unloads the kernels that were loaded for models. There must be no model.
+    pub(crate) fn forget_models(&mut self) -> Result<()> {
+        self.modules.unload_but(&Common::FILES)
     }
 
     fn launch(&self, kernel: Kernel, grid: [usize; 2], block: u32, args: &[Arg]) -> Result<()> {
@@ -157,6 +162,8 @@ impl CudaOps {
 }
 
 impl Common {
+    const FILES: [&str; 4] = ["norm", "elementwise", "rope", "sample"];
+
     fn new(modules: &mut Modules) -> Result<Self> {
         Ok(Self {
             rms_norm: modules.kernel("norm", "rms_norm")?,

@@ -45,9 +45,9 @@ struct Candidate {
     float logit;
 };
 
-/// A larger logit has a larger key.
+/// A larger logit has a larger key; a negative 0 has that of 0.
 DEVICE u32 key_of(float x) {
-    const u32 bits = (u32)__float_as_int(x);
+    const u32 bits = (u32)__float_as_int(x + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 

@@ -6,8 +6,15 @@ use crate::sample::{Choice, Params, Request, Scratch};
 /// Logits of which many are equal where `step` is above 0.
 fn logits(random: &mut Random, len: usize, step: f32) -> Vec<f32> {
     let spread = random.normals(len).into_iter().map(|x| 4.0 * x);
+    // Adding 0 makes a negative 0 a positive one: whether they are equal is nobody's promise.
     spread
-        .map(|x| if step > 0.0 { (x / step).round() * step } else { x })
+        .map(|x| {
+            if step > 0.0 {
+                (x / step).round() * step + 0.0
+            } else {
+                x
+            }
+        })
         .collect()
 }
 

@@ -1,0 +1,185 @@
+//! What failures of the driver leave behind: nothing, whichever call fails. One test, since it watches the process's one
+//! simulated card.
+
+mod support;
+
+use met_backend_api::{
+    Error, ErrorKind, ResourceKind, Sampling,
+    abi::{BackendBox, ModelBox},
+    abi_stable::std_types::{RSlice, RSliceMut},
+};
+use support::{
+    Simulator,
+    life::{Part, load, open, step},
+    simulator,
+};
+
+const MODEL: &str = "tiny-q4_0.gguf";
+const OUT_OF_MEMORY: i32 = 2;
+const INVALID_VALUE: i32 = 1;
+const LAUNCH_FAILED: i32 = 719;
+
+#[test]
+fn failures_leave_nothing_behind() {
+    let simulator = simulator();
+    ledger_and_card_agree(simulator);
+    memory_runs_out_anywhere_in_a_load(simulator);
+    every_call_fails_once(simulator, INVALID_VALUE);
+    every_call_fails_once(simulator, OUT_OF_MEMORY);
+    a_lost_context_is_a_fault(simulator);
+}
+
+/// Device memory on the backend's ledger.
+fn ledger_bytes(backend: &BackendBox) -> u64 {
+    let entries = backend.ledger().unwrap();
+    let memory = entries.iter().filter(|entry| entry.kind == ResourceKind::Memory);
+    memory.map(|entry| entry.bytes).sum()
+}
+
+fn prompt() -> Part {
+    Part {
+        tokens: vec![1, 5, 9, 200, 31],
+        position: 0,
+        blocks: vec![1, 0],
+        sampling: Sampling {
+            temperature: 1.0,
+            top_p: 0.9,
+            ..Sampling::default()
+        },
+    }
+}
+
+/// Some steps, and a block out and in.
+fn use_model(model: &mut ModelBox) -> Result<(), Error> {
+    step(model, &[prompt()])?;
+    let next = Part {
+        tokens: vec![3],
+        position: 5,
+        ..prompt()
+    };
+    step(model, &[next])?;
+    let mut block = vec![0; model.info().into_result()?.block_bytes as usize];
+    let blocks = [1];
+    model
+        .copy_blocks_out(RSlice::from_slice(&blocks), RSliceMut::from_mut_slice(&mut block))
+        .into_result()?;
+    model
+        .copy_blocks_in(RSlice::from_slice(&blocks), RSlice::from_slice(&block))
+        .into_result()
+}
+
+/// A generation from its opening to its close, whatever fails. Returns the first error.
+fn life() -> Result<(), Error> {
+    let mut backend = open(met_cuda::root_module())?;
+    let loaded = load(&mut backend, MODEL);
+    let mut first = loaded.as_ref().err().cloned();
+    if let Ok(mut model) = loaded {
+        first = first.or(use_model(&mut model).err());
+        let released = model.release_pools().into_result();
+        first = first.or(released.as_ref().err().cloned());
+        let step = released
+            .ok()
+            .and_then(|report| report.first_error().map(|(_, e)| e.clone()));
+        first = first.or(step);
+    }
+    // What failed the first time is found the second time.
+    for _ in 0..2 {
+        let swept = backend.sweep_unreleased().into_result()?;
+        first = first.or(swept
+            .entries
+            .iter()
+            .find_map(|swept| swept.error.clone().into_option()));
+    }
+    drop(backend);
+    first.map_or(Ok(()), Err)
+}
+
+fn ledger_and_card_agree(simulator: &Simulator) {
+    let mut backend = open(met_cuda::root_module()).unwrap();
+    assert_eq!(ledger_bytes(&backend), 0);
+    let mut model = load(&mut backend, MODEL).unwrap();
+    let held: u64 = model.resources().unwrap().iter().map(|pool| pool.bytes).sum();
+    assert_eq!(simulator.live().0, held);
+    assert_eq!(ledger_bytes(&backend), held);
+    use_model(&mut model).unwrap();
+    assert_eq!(
+        (simulator.live().0, ledger_bytes(&backend)),
+        (held, held),
+        "steps keep nothing"
+    );
+    model.release_pools().unwrap();
+    assert_eq!((simulator.live(), ledger_bytes(&backend)), ((0, 0), 0));
+    drop(model);
+    assert_eq!(backend.sweep_unreleased().unwrap().count, 0);
+    drop(backend);
+    simulator.assert_empty("after a life");
+}
+
+fn memory_runs_out_anywhere_in_a_load(simulator: &Simulator) {
+    let mut backend = open(met_cuda::root_module()).unwrap();
+    let before = backend.ledger().unwrap();
+    let mut refused = 0;
+    for size in (64u64..).map(|n| n << 14) {
+        simulator.set("memory", size);
+        match load(&mut backend, MODEL) {
+            Err(error) => {
+                assert_eq!(error.kind, ErrorKind::Exhausted, "{error}");
+                assert!(
+                    error.message.contains("free of") || error.message.contains("KV cache"),
+                    "{error}"
+                );
+                assert_eq!(backend.ledger().unwrap(), before);
+                assert_eq!(simulator.live(), (0, 0));
+                refused += 1;
+            }
+            Ok(mut model) => {
+                model.release_pools().unwrap();
+                break;
+            }
+        }
+    }
+    assert!(refused > 10, "{refused}");
+    simulator.set("memory", 1 << 30);
+    backend.sweep_unreleased().unwrap();
+    drop(backend);
+    simulator.assert_empty("after loads without memory");
+}
+
+fn every_call_fails_once(simulator: &Simulator, code: i32) {
+    simulator.reset();
+    life().unwrap();
+    let calls = simulator.calls();
+    assert!(calls > 100, "{calls}");
+    for n in 1..=calls {
+        simulator.reset();
+        simulator.fail(n, code);
+        let error = life().err();
+        simulator.assert_empty(&format!("call {n} of {calls} failed with {code}: {error:?}"));
+    }
+    simulator.reset();
+    life().unwrap();
+}
+
+fn a_lost_context_is_a_fault(simulator: &Simulator) {
+    simulator.reset();
+    let mut backend = open(met_cuda::root_module()).unwrap();
+    let mut model = load(&mut backend, MODEL).unwrap();
+    let before = simulator.calls();
+    simulator.fail(30, LAUNCH_FAILED);
+    let error = use_model(&mut model).unwrap_err();
+    assert!(simulator.calls() - before >= 30);
+    assert_eq!(error.kind, ErrorKind::Fault, "{error}");
+    assert!(error.message.contains("replace the generation"), "{error}");
+    assert_eq!(step(&mut model, &[prompt()]).unwrap_err().kind, ErrorKind::Fault);
+    // Its memory is the lost context's: what can't be freed is named, and goes with the context.
+    let report = model.release_pools().unwrap();
+    assert!(report.first_error().is_some());
+    drop(model);
+    let swept = backend.sweep_unreleased().unwrap();
+    assert_eq!(swept.failures, swept.count);
+    assert!(swept.entries.iter().any(|e| e.entry.owner == "weight store"));
+    drop(backend);
+    simulator.reset();
+    simulator.assert_empty("after a lost context");
+    life().unwrap();
+}
