@@ -1,7 +1,8 @@
 //! Generations behind the boundary, on any backend.
 
 use met_backend_api::{
-    Batch, BatchOutput, Error, ModelInfo, ModelSpec, NO_SLOT, OpenSpec, Row, RowOutput, Sampling, TokenLogprob, Want,
+    Batch, BatchOutput, Error, ModelInfo, ModelSpec, NO_SLOT, OpenSpec, Row, RowOutput, Sampling,
+    TokenLogprob, Want,
     abi::{BackendBox, BackendModule_Ref, HostServices, HostServices_TO, LogLevel, LogRecord, ModelBox},
     abi_stable::{
         sabi_trait::TD_Opaque,

@@ -123,7 +123,7 @@ pub(super) fn linear<O: Ops>(ops: &mut O, _: &Ledger) {
                 assert_close(
                     &scaled(actual),
                     &scaled(expected),
-                    2e-3,
+                    3e-3,
                     format_args!("{} of {rows} rows", source.name),
                 );
             }
