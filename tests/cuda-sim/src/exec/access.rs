@@ -7,39 +7,78 @@ use crate::code::Code;
 /// Byte offsets of the lanes into a [`Space`].
 pub(super) type Offsets = [u64; LANES];
 
+/// How the lanes' accesses lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// One after another without gaps, from this offset, in all lanes.
+    Row(u64),
+    /// At their offsets, all of which may be touched: an inactive lane has got an active one's.
+    Scattered,
+}
+
 /// Whether every lane of `mask` may access `BYTES` bytes at its offset: inside the space, aligned, and
-/// with the shadow `need` in every byte. Inactive lanes get an active lane's offset, so that what follows
-/// may touch all lanes.
+/// with the shadow `need` in every byte.
 #[inline(always)]
-pub(super) fn allowed<const BYTES: usize>(at: Space, offsets: &mut Offsets, mask: u32, need: u8) -> bool {
+pub(super) fn allowed<const BYTES: usize>(
+    at: Space,
+    offsets: &mut Offsets,
+    mask: u32,
+    need: u8,
+) -> Option<Layout> {
+    let limit = at.bytes.wrapping_sub(BYTES as u64);
+    let first = offsets[0];
+    let mut gaps = !mask as u64;
+    for (lane, offset) in offsets.iter().enumerate() {
+        gaps |= offset.wrapping_sub(first) ^ (lane * BYTES) as u64;
+    }
+    if gaps == 0 {
+        let last = first.wrapping_add(((LANES - 1) * BYTES) as u64);
+        if (limit | first | last | limit.wrapping_sub(last)) >> 63 != 0 || first & (BYTES as u64 - 1) != 0 {
+            return None;
+        }
+        let mut all = [!0u8; 32];
+        // SAFETY: all lanes' bytes are within the space, whose shadow is as long as its data.
+        let shadow = unsafe { std::slice::from_raw_parts(at.shadow.add(first as usize), LANES * BYTES) };
+        for part in shadow.as_chunks::<32>().0 {
+            for (all, shadow) in all.iter_mut().zip(part) {
+                *all &= shadow;
+            }
+        }
+        return (all.iter().fold(!0, |every, byte| every & byte) & need == need)
+            .then_some(Layout::Row(first));
+    }
     if mask != !0 {
         let other = offsets[mask.trailing_zeros() as usize & 31];
         for (lane, offset) in offsets.iter_mut().enumerate() {
             *offset = if mask >> lane & 1 != 0 { *offset } else { other };
         }
     }
-    let limit = at.bytes.wrapping_sub(BYTES as u64);
     let (mut outside, mut low) = (limit, 0);
     for offset in offsets.iter() {
         outside |= offset | limit.wrapping_sub(*offset);
         low |= offset;
     }
     if outside >> 63 != 0 || low & (BYTES as u64 - 1) != 0 {
-        return false;
+        return None;
     }
-    let mut all = [!0u8; BYTES];
+    let (mut all, need_all) = ([!0u64; 2], u64::from_le_bytes([need; 8]));
     for offset in offsets.iter() {
         // SAFETY: the offset plus BYTES is within the space, whose shadow is as long as its data.
-        let shadow = unsafe { at.shadow.add(*offset as usize).cast::<[u8; BYTES]>().read() };
-        for (all, shadow) in all.iter_mut().zip(shadow) {
-            *all &= shadow;
+        unsafe {
+            let shadow = at.shadow.add(*offset as usize);
+            match BYTES {
+                1 => all[0] &= *shadow as u64 | !0xff,
+                2 => all[0] &= shadow.cast::<u16>().read_unaligned() as u64 | !0xffff,
+                4 => all[0] &= shadow.cast::<u32>().read_unaligned() as u64 | !0xffff_ffff,
+                8 => all[0] &= shadow.cast::<u64>().read_unaligned(),
+                _ => {
+                    all[0] &= shadow.cast::<u64>().read_unaligned();
+                    all[1] &= shadow.add(8).cast::<u64>().read_unaligned();
+                }
+            }
         }
     }
-    let mut every = !0;
-    for byte in all {
-        every &= byte;
-    }
-    every & need == need
+    (all[0] & all[1] & need_all == need_all).then_some(Layout::Scattered)
 }
 
 impl Warp {

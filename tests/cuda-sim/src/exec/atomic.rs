@@ -103,7 +103,7 @@ macro_rules! atomics {
                 } else {
                     w.offsets::<SPACE, WIDE>(i.a, i.imm)
                 };
-                if !allowed::<$bytes>(at, &mut offsets, lanes, WRITTEN) {
+                if allowed::<$bytes>(at, &mut offsets, lanes, WRITTEN).is_none() {
                     return w.refuse_access(i.line, place, (at, &offsets), $bytes, lanes, WRITTEN);
                 }
                 for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {

@@ -42,7 +42,7 @@ pub(crate) fn copy_async(w: &mut Warp, i: &Inst, mask: u32) {
         8 => allowed::<8>(shared, &mut to, mask, ALLOCATED),
         _ => allowed::<16>(shared, &mut to, mask, ALLOCATED),
     };
-    if !fine {
+    if fine.is_none() {
         return w.refuse_access(i.line, space::SHARED, (shared, &to), width as usize, mask, ALLOCATED);
     }
     if whole != 0 {
@@ -52,7 +52,7 @@ pub(crate) fn copy_async(w: &mut Warp, i: &Inst, mask: u32) {
             8 => allowed::<8>(global, &mut checked, whole, WRITTEN),
             _ => allowed::<16>(global, &mut checked, whole, WRITTEN),
         };
-        if !fine {
+        if fine.is_none() {
             return w.refuse_access(i.line, space::GLOBAL, (global, &from), width as usize, whole, WRITTEN);
         }
     }
@@ -64,7 +64,7 @@ pub(crate) fn copy_async(w: &mut Warp, i: &Inst, mask: u32) {
         if source_bytes != width {
             for at in 0..source_bytes {
                 let mut one = [from[lane] + at; LANES];
-                if !allowed::<1>(global, &mut one, !0, WRITTEN) {
+                if allowed::<1>(global, &mut one, !0, WRITTEN).is_none() {
                     return w.refuse_access(i.line, space::GLOBAL, (global, &one), 1, 1 << lane, WRITTEN);
                 }
             }

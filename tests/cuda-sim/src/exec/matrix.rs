@@ -51,7 +51,7 @@ fn load_matrix<const COUNT: usize>(w: &mut Warp, i: &Inst, mask: u32) {
     };
     // Lanes 8m to 8m + 7 give the rows of matrix m.
     let givers = if COUNT == 4 { !0 } else { (1u32 << (8 * COUNT)) - 1 };
-    if !allowed::<16>(at, &mut rows, givers, WRITTEN) {
+    if allowed::<16>(at, &mut rows, givers, WRITTEN).is_none() {
         return w.refuse_access(i.line, space::SHARED, (at, &rows), 16, givers, WRITTEN);
     }
     for matrix in 0..COUNT {

@@ -1,6 +1,6 @@
 //! Loads and stores.
 
-use super::access::{Offsets, allowed};
+use super::access::{Layout, Offsets, allowed};
 use super::{Inst, LANES, Run, Warp, space};
 use crate::arena::{ALLOCATED, Space, WRITTEN};
 
@@ -136,31 +136,50 @@ fn load_at<const KIND: u8, const COUNT: usize, const LONG: bool>(
     mut offsets: Offsets,
 ) {
     let width = element::bytes(KIND);
-    let fine = match width * COUNT {
+    let layout = match width * COUNT {
         1 => allowed::<1>(at, &mut offsets, mask, WRITTEN),
         2 => allowed::<2>(at, &mut offsets, mask, WRITTEN),
         4 => allowed::<4>(at, &mut offsets, mask, WRITTEN),
         8 => allowed::<8>(at, &mut offsets, mask, WRITTEN),
         _ => allowed::<16>(at, &mut offsets, mask, WRITTEN),
     };
-    if !fine {
+    let Some(layout) = layout else {
         return w.refuse_access(i.line, place, (at, &offsets), width * COUNT, mask, WRITTEN);
+    };
+    if let Layout::Row(first) = layout {
+        // SAFETY: the lanes' accesses, one after another, lie within the space, and are aligned.
+        let from = unsafe { at.data.add(first as usize) };
+        load_parts::<KIND, COUNT, LONG>(w, i, mask, |lane, part| {
+            from.wrapping_add((lane * COUNT + part) * width)
+        });
+    } else {
+        // SAFETY: as above, for each lane's offset.
+        let from = |lane: usize, part: usize| unsafe { at.data.add(offsets[lane] as usize + part * width) };
+        load_parts::<KIND, COUNT, LONG>(w, i, mask, from);
     }
+}
+
+/// Loads from where `from` says for a lane and a part, all of which [`allowed`] has checked.
+#[inline(always)]
+fn load_parts<const KIND: u8, const COUNT: usize, const LONG: bool>(
+    w: &mut Warp,
+    i: &Inst,
+    mask: u32,
+    from: impl Fn(usize, usize) -> *mut u8,
+) {
     for part in 0..COUNT {
-        // SAFETY: every lane's offset plus the access's bytes lies within the space, and is aligned.
-        let from = |lane: usize| unsafe { at.data.add(offsets[lane] as usize + part * width) };
         if KIND == element::B64 || LONG {
             let mut out = [0u64; LANES];
-            for lane in 0..LANES {
-                // SAFETY: as above.
-                out[lane] = unsafe { extend64::<KIND>(from(lane)) };
+            for (lane, out) in out.iter_mut().enumerate() {
+                // SAFETY: the caller has checked the place.
+                *out = unsafe { extend64::<KIND>(from(lane, part)) };
             }
             w.set_q(i.more[part], &out, mask);
         } else {
             let mut out = [0u32; LANES];
-            for lane in 0..LANES {
-                // SAFETY: as above.
-                out[lane] = unsafe { extend64::<KIND>(from(lane)) as u32 };
+            for (lane, out) in out.iter_mut().enumerate() {
+                // SAFETY: the caller has checked the place.
+                *out = unsafe { extend64::<KIND>(from(lane, part)) as u32 };
             }
             w.set_r(i.more[part], &out, mask);
         }
@@ -213,39 +232,62 @@ fn store_at<const KIND: u8, const COUNT: usize, const LONG: bool>(
     mut offsets: Offsets,
 ) {
     let width = element::bytes(KIND);
-    let fine = match width * COUNT {
+    let layout = match width * COUNT {
         1 => allowed::<1>(at, &mut offsets, mask, ALLOCATED),
         2 => allowed::<2>(at, &mut offsets, mask, ALLOCATED),
         4 => allowed::<4>(at, &mut offsets, mask, ALLOCATED),
         8 => allowed::<8>(at, &mut offsets, mask, ALLOCATED),
         _ => allowed::<16>(at, &mut offsets, mask, ALLOCATED),
     };
-    if !fine {
+    let Some(layout) = layout else {
         return w.refuse_access(i.line, place, (at, &offsets), width * COUNT, mask, ALLOCATED);
+    };
+    if let Layout::Row(first) = layout {
+        // SAFETY: the lanes' accesses, one after another, lie within the space, and are aligned.
+        let to = unsafe {
+            at.shadow
+                .add(first as usize)
+                .write_bytes(WRITTEN, LANES * COUNT * width);
+            at.data.add(first as usize)
+        };
+        for part in 0..COUNT {
+            for lane in 0..LANES {
+                // SAFETY: as above.
+                unsafe { write::<KIND, LONG>(w, i.more[part], lane, to.add((lane * COUNT + part) * width)) };
+            }
+        }
+        return;
     }
     for part in 0..COUNT {
-        let wide: [u64; LANES];
-        if KIND == element::B64 || LONG {
-            wide = *w.q(i.more[part]);
-        } else {
-            wide = w.r(i.more[part]).map(u64::from);
-        }
-        for lane in 0..LANES {
-            if mask >> lane & 1 == 0 {
-                continue;
-            }
+        for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
             let offset = offsets[lane] as usize + part * width;
             // SAFETY: the lane's offset plus the access's bytes lies within the space, and is aligned.
             unsafe {
                 at.shadow.add(offset).write_bytes(WRITTEN, width);
-                let to = at.data.add(offset);
-                match width {
-                    1 => *to = wide[lane] as u8,
-                    2 => *to.cast::<u16>() = wide[lane] as u16,
-                    4 => *to.cast::<u32>() = wide[lane] as u32,
-                    _ => *to.cast::<u64>() = wide[lane],
-                }
+                write::<KIND, LONG>(w, i.more[part], lane, at.data.add(offset));
             }
+        }
+    }
+}
+
+/// Stores a lane's value.
+///
+/// # Safety
+/// `to` is writable for the element's bytes and aligned to them.
+#[inline(always)]
+unsafe fn write<const KIND: u8, const LONG: bool>(w: &Warp, slot: u16, lane: usize, to: *mut u8) {
+    let value = if KIND == element::B64 || LONG {
+        w.q(slot)[lane]
+    } else {
+        w.r(slot)[lane] as u64
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match element::bytes(KIND) {
+            1 => *to = value as u8,
+            2 => *to.cast::<u16>() = value as u16,
+            4 => *to.cast::<u32>() = value as u32,
+            _ => *to.cast::<u64>() = value,
         }
     }
 }
@@ -255,7 +297,7 @@ vector_fn! {
 /// `c` is 1 where the element is signed and 2 where the destinations are 64-bit registers.
 pub(crate) fn load_parameter(w: &mut Warp, i: &Inst, mask: u32) {
     for part in 0..i.width as usize {
-        let bytes = i.b as usize;
+        let bytes = (i.b as usize).min(8);
         let from = i.imm as usize + part * bytes;
         let Some(raw) = w.parameters.get(from..from + bytes) else {
             return w.fail(i.line, 0, crate::code::Code::LAUNCH_FAILED, 0, "the parameter lies outside the list");

@@ -427,22 +427,21 @@ impl Warp {
 
     /// Takes the group with the lowest instruction, merged with all others there.
     fn next_group(&mut self) -> Option<(u32, u32)> {
-        // A parked group may go on once others have joined it.
-        let mut merged: Vec<Group> = Vec::with_capacity(self.groups.len());
-        for group in self.groups.drain(..) {
-            match merged.iter_mut().find(|other| other.at == group.at) {
-                Some(other) => {
-                    other.mask |= group.mask;
-                    other.parked = false;
-                }
-                None => merged.push(group),
+        // A parked group goes on once another has come to where it stands.
+        let at = self
+            .groups
+            .iter()
+            .filter(|group| !group.parked)
+            .map(|group| group.at)
+            .min()?;
+        let mut mask = 0;
+        self.groups.retain(|group| {
+            if group.at == at {
+                mask |= group.mask;
             }
-        }
-        self.groups = merged;
-        let lowest = self.groups.iter().enumerate().filter(|(_, group)| !group.parked);
-        let index = lowest.min_by_key(|(_, group)| group.at)?.0;
-        let group = self.groups.swap_remove(index);
-        Some((group.at, group.mask))
+            group.at != at
+        });
+        Some((at, mask))
     }
 
     fn nearest_above(&self, at: u32) -> u32 {
