@@ -165,7 +165,7 @@ pub trait Ops {
 
     /// `out[t] = table[token t]`.
     fn embed(&mut self, table: &Self::Weight, step: &Self::Step, out: &mut Self::Tensor) -> Result<()>;
-    /// `out = x / rms(x) * weight`, for the step's tokens.
+    /// `out = x / rms(x) * weight`, for each group of as many columns as `weight` has: the whole row, or each head.
     fn rms_norm(
         &mut self,
         x: &Self::Tensor,
@@ -220,6 +220,14 @@ pub trait Ops {
     ) -> Result<()>;
     /// `x *= factor` (Granite's multipliers, Gemma's embedding scale).
     fn scale(&mut self, x: &mut Self::Tensor, rows: usize, factor: f32) -> Result<()>;
+    /// `x = cap · tanh(x / cap)` (Gemma 2's logits).
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where an implementation lacks it.
+    fn softcap(&mut self, _x: &mut Self::Tensor, _rows: usize, _cap: f32) -> Result<()> {
+        Err(Error::invalid(
+            "this backend can't cap logits, which the model asks for; load it with another backend",
+        ))
+    }
     /// `residual += x`.
     fn add(&mut self, residual: &mut Self::Tensor, x: &Self::Tensor, rows: usize) -> Result<()>;
     /// `out[i] = x[rows[i]]`: keeps the rows whose logits are wanted.

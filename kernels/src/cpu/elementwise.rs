@@ -1,6 +1,6 @@
 //! Normalisation and what works element by element.
 
-use super::simd::{Kernel, LANES, Simd, activate};
+use super::simd::{Kernel, LANES, Simd, activate, softcap};
 use crate::Activation;
 
 /// `out = x / rms(x) * weight` for rows of `weight.len()`.
@@ -65,6 +65,26 @@ impl Kernel for Scale<'_> {
         for x in self.x {
             *x *= self.factor;
         }
+    }
+}
+
+/// `x = cap · tanh(x / cap)`.
+pub(super) struct SoftCap<'a> {
+    pub x: &'a mut [f32],
+    pub cap: f32,
+}
+
+impl Kernel for SoftCap<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (whole, rest) = self.x.as_chunks_mut::<LANES>();
+        for x in whole {
+            s.store(softcap(s, s.load(x), self.cap), x);
+        }
+        let mut last = [0.0; LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        rest.copy_from_slice(&s.to_array(softcap(s, s.load(&last), self.cap))[..rest.len()]);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     Buffer, Isa, Region, Team,
     attention::{Attention, Partial},
-    elementwise::{Add, Gated, RmsNorm, Scale},
+    elementwise::{Add, Gated, RmsNorm, Scale, SoftCap},
     kv::{KvCache, Layout},
     linear::{self, PackedWeight, Product, QuantizedRows},
     rope::{Angles, MAX_HEAD_DIM, Store, Turn},
@@ -239,7 +239,7 @@ impl Ops for CpuOps {
         out: &mut Tensor,
     ) -> Result<()> {
         same(x.cols, out.cols)?;
-        same(x.cols, weight.len())?;
+        groups(x.cols, weight.len())?;
         let grain = x.grain() * x.cols;
         let (x, out) = (x.rows(rows)?, out.rows_mut(rows)?);
         let mut tasks: Vec<_> = x.chunks(grain).zip(out.chunks_mut(grain)).collect();
@@ -418,6 +418,12 @@ impl Ops for CpuOps {
             .for_each(&mut tasks, |x| self.isa.run(Scale { x, factor }))
     }
 
+    fn softcap(&mut self, x: &mut Tensor, rows: usize, cap: f32) -> Result<()> {
+        let mut tasks: Vec<_> = x.rows_mut(rows)?.chunks_mut(GRAIN).collect();
+        self.team
+            .for_each(&mut tasks, |x| self.isa.run(SoftCap { x, cap }))
+    }
+
     fn add(&mut self, residual: &mut Tensor, x: &Tensor, rows: usize) -> Result<()> {
         same(residual.cols, x.cols)?;
         let parts = residual
@@ -456,5 +462,13 @@ fn same(a: usize, b: usize) -> Result<()> {
         Ok(())
     } else {
         Err(Error::invalid(format!("shapes disagree: {a} and {b}")))
+    }
+}
+
+/// Checks that a row of `cols` is a whole number of groups of `len`.
+fn groups(cols: usize, len: usize) -> Result<()> {
+    match len > 0 && cols.is_multiple_of(len) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("{cols} columns aren't groups of {len}"))),
     }
 }

@@ -13,7 +13,11 @@ fn shapes() -> impl Iterator<Item = (usize, usize)> {
 
 pub(super) fn rms_norm<O: Ops>(ops: &mut O, _: &Ledger) {
     fn norm<O: Ops>(ops: &mut O, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
-        let (cols, rows) = (weight.len(), x.len() / weight.len());
+        norm_of_heads(ops, x, weight, 1, eps)
+    }
+    fn norm_of_heads<O: Ops>(ops: &mut O, x: &[f32], weight: &[f32], heads: usize, eps: f32) -> Vec<f32> {
+        let cols = heads * weight.len();
+        let rows = x.len() / cols;
         let x = upload(ops, x, cols);
         let weight = ops.load_vector(weight).unwrap();
         let mut out = zeros(ops, rows, cols);
@@ -35,6 +39,13 @@ pub(super) fn rms_norm<O: Ops>(ops: &mut O, _: &Ledger) {
                 format_args!("{rows} × {cols}, eps {eps}"),
             );
         }
+    }
+    // Each head by itself.
+    for (rows, heads, head_dim) in [(1, 9, 64), (5, 3, 128), (70, 4, 8), (3, 2, 17)] {
+        let (x, weight) = (random.normals(rows * heads * head_dim), random.normals(head_dim));
+        let alone = norm(ops, &x, &weight, 1e-6);
+        let heads = norm_of_heads(ops, &x, &weight, heads, 1e-6);
+        assert_same_bits(&heads, &alone, format_args!("{rows} rows of heads of {head_dim}"));
     }
     let zero = norm(ops, &[0.0; 24], &[1.0; 24], 1e-5);
     assert_eq!(zero, [0.0; 24]);
@@ -109,5 +120,32 @@ pub(super) fn scale_add_gather<O: Ops>(ops: &mut O, _: &Ledger) {
         let actual = chain(ops, &x, &y, cols, &wanted);
         let expected = chain(&mut reference(), &x, &y, cols, &wanted);
         assert_close(&actual, &expected, 5e-7, format_args!("{rows} × {cols}"));
+    }
+}
+
+pub(super) fn softcap<O: Ops>(ops: &mut O, _: &Ledger) {
+    fn cap<O: Ops>(ops: &mut O, x: &[f32], cols: usize, cap: f32) -> crate::Result<Vec<f32>> {
+        let rows = x.len() / cols;
+        let mut x = upload(ops, x, cols);
+        // The last row is left as it is.
+        let result = ops.softcap(&mut x, rows - 1, cap);
+        let capped = take(ops, x, rows, cols);
+        result.map(|()| capped)
+    }
+    let mut random = Random::new(5);
+    for (rows, cols) in shapes() {
+        let x: Vec<f32> = random
+            .normals(rows * cols)
+            .into_iter()
+            .map(|x| x * 20.0)
+            .collect();
+        let actual = match cap(ops, &x, cols, 30.0) {
+            Ok(actual) => actual,
+            // It may be lacking, and then says so.
+            Err(error) => return assert_eq!(error.kind, crate::ErrorKind::Invalid, "{error}"),
+        };
+        let expected = cap(&mut reference(), &x, cols, 30.0).unwrap();
+        // Some units in the last place of the cap, also where the value is near 0.
+        assert_close(&actual, &expected, 1e-5, format_args!("{rows} × {cols}"));
     }
 }

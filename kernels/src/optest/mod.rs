@@ -21,6 +21,7 @@ pub fn checks<O: Ops>() -> Vec<(&'static str, Check<O>)> {
         ("rms_norm", elementwise::rms_norm),
         ("add_rms_norm", elementwise::add_rms_norm),
         ("gated", elementwise::gated),
+        ("softcap", elementwise::softcap),
         ("scale, add and gather", elementwise::scale_add_gather),
         ("rope", attention::rope),
         ("attention of ragged batches", attention::ragged_batches),

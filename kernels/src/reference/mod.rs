@@ -190,8 +190,10 @@ impl Ops for Reference {
         out: &mut Tensor,
     ) -> Result<()> {
         same(x.cols, out.cols)?;
-        same(x.cols, weight.len())?;
-        for (x, out) in x.rows(rows)?.zip(out.rows_mut(rows)?) {
+        groups(x.cols, weight.len())?;
+        let x = x.rows(rows)?.flat_map(|x| x.chunks_exact(weight.len()));
+        let out = out.rows_mut(rows)?.flat_map(|out| out.chunks_exact_mut(weight.len()));
+        for (x, out) in x.zip(out) {
             let mean_square = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
             let factor = 1.0 / (mean_square + f64::from(eps)).sqrt();
             for ((out, x), &weight) in out.iter_mut().zip(x).zip(weight.iter()) {
@@ -309,6 +311,12 @@ impl Ops for Reference {
         Ok(())
     }
 
+    fn softcap(&mut self, x: &mut Tensor, rows: usize, cap: f32) -> Result<()> {
+        let cap = f64::from(cap);
+        x.rows_mut(rows)?.flatten().for_each(|x| *x = cap * (*x / cap).tanh());
+        Ok(())
+    }
+
     fn add(&mut self, residual: &mut Tensor, x: &Tensor, rows: usize) -> Result<()> {
         same(residual.cols, x.cols)?;
         for (residual, x) in residual.rows_mut(rows)?.flatten().zip(x.rows(rows)?.flatten()) {
@@ -365,5 +373,13 @@ fn same(a: usize, b: usize) -> Result<()> {
         Ok(())
     } else {
         Err(Error::invalid(format!("shapes disagree: {a} and {b}")))
+    }
+}
+
+/// Checks that a row of `cols` is a whole number of groups of `len`.
+fn groups(cols: usize, len: usize) -> Result<()> {
+    match len > 0 && cols.is_multiple_of(len) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("{cols} columns aren't groups of {len}"))),
     }
 }
