@@ -326,15 +326,25 @@ impl Ops for CudaOps {
         out: &mut Tensor,
     ) -> Result<()> {
         same(x.cols, out.cols)?;
-        same(x.cols, weight.len)?;
+        if weight.len == 0 || !x.cols.is_multiple_of(weight.len) {
+            return Err(Error::invalid(format!(
+                "{} columns aren't groups of {}",
+                x.cols, weight.len
+            )));
+        }
         let args = args![
             x.at(rows)?,
             weight.data.address(),
             out.at(rows)?,
-            x.cols as u32,
+            weight.len as u32,
             eps
         ];
-        self.launch(self.kernels.rms_norm, [rows, 1], 256, args)
+        self.launch(
+            self.kernels.rms_norm,
+            [rows * (x.cols / weight.len), 1],
+            256,
+            args,
+        )
     }
 
     fn add_rms_norm(

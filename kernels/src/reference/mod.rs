@@ -192,7 +192,9 @@ impl Ops for Reference {
         same(x.cols, out.cols)?;
         groups(x.cols, weight.len())?;
         let x = x.rows(rows)?.flat_map(|x| x.chunks_exact(weight.len()));
-        let out = out.rows_mut(rows)?.flat_map(|out| out.chunks_exact_mut(weight.len()));
+        let out = out
+            .rows_mut(rows)?
+            .flat_map(|out| out.chunks_exact_mut(weight.len()));
         for (x, out) in x.zip(out) {
             let mean_square = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
             let factor = 1.0 / (mean_square + f64::from(eps)).sqrt();
@@ -313,7 +315,9 @@ impl Ops for Reference {
 
     fn softcap(&mut self, x: &mut Tensor, rows: usize, cap: f32) -> Result<()> {
         let cap = f64::from(cap);
-        x.rows_mut(rows)?.flatten().for_each(|x| *x = cap * (*x / cap).tanh());
+        x.rows_mut(rows)?
+            .flatten()
+            .for_each(|x| *x = cap * (*x / cap).tanh());
         Ok(())
     }
 
