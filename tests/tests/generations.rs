@@ -125,10 +125,8 @@ fn the_same_request_gives_the_same_tokens_alone_in_company_and_after_a_preemptio
             .zip(&expected)
             .all(|(got, expected)| got[1..] == expected[1..]);
         assert!(same, "{script}: {got:?}");
-        assert_eq!(
-            crowded.engine().snapshot().counts.preemptions > 0,
-            script.contains("blocks")
-        );
+        let counts = crowded.engine().snapshot().counts;
+        assert_eq!(counts.preemptions > 0, script.contains("blocks"), "{counts:?}");
         assert!(crowded.shutdown(LONG).teardown.is_clean());
     }
 }

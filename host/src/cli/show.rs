@@ -120,7 +120,10 @@ pub(super) fn status(status: &Value) -> String {
             slot["model"]["name"].as_str().unwrap_or("-"),
             slot["backend"].as_str().unwrap_or("-"),
             count("prefilling") + count("active"),
-            count("waiting") + count("preempted") + slot["held"].as_u64().unwrap_or_default(),
+            count("waiting")
+                + count("preempted")
+                + count("swapped")
+                + slot["held"].as_u64().unwrap_or_default(),
             size(slot["memory"]["ledger_bytes"].as_u64().unwrap_or_default())
         );
     }

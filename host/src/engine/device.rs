@@ -38,6 +38,10 @@ pub trait DeviceIo {
     fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error>;
     /// Waits for the oldest outstanding step.
     fn collect(&mut self, ticket: Ticket, out: Output<'_>) -> Result<(), Error>;
+    /// Copies blocks to host memory: `data` is `blocks.len() × block_bytes`.
+    fn copy_blocks_out(&mut self, blocks: &[u32], data: &mut [u8]) -> Result<(), Error>;
+    /// Copies blocks from host memory.
+    fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), Error>;
     /// Waits until all work of a stream (0 = default, 1 = prefill) is done.
     fn synchronize(&mut self, stream: u32) -> Result<(), Error>;
     /// Releases every pool, in order.

@@ -68,7 +68,8 @@ impl Meter {
     /// What changed from one moment to another.
     pub fn counts(&self, before: &Counts, now: &Counts) {
         self.running.set(f64::from(now.prefilling + now.active));
-        self.waiting.set(f64::from(now.waiting + now.preempted));
+        self.waiting
+            .set(f64::from(now.waiting + now.preempted + now.swapped));
         self.blocks_used.set(f64::from(now.blocks_used));
         self.blocks_total.set(f64::from(now.blocks_total));
         self.prompt_tokens

@@ -12,6 +12,7 @@
 mod device;
 mod inbox;
 mod meter;
+mod parked;
 mod report;
 mod run;
 mod snapshot;
@@ -59,6 +60,10 @@ pub struct EngineOptions {
     pub channel: usize,
     /// How long a client may leave its channel full before its request is given up.
     pub slow_client: Duration,
+    /// Bytes of host memory for the blocks of parked sequences.
+    pub park_memory: u64,
+    /// Bytes of temporary files for those that don't fit there.
+    pub park_disk: u64,
     /// How long the calls of a teardown may take together before it is reported as stuck.
     pub teardown: Duration,
 }
@@ -69,6 +74,8 @@ impl Default for EngineOptions {
             max_waiting: 512,
             channel: 256,
             slow_client: Duration::from_secs(30),
+            park_memory: 1 << 30,
+            park_disk: 4 << 30,
             teardown: Duration::from_secs(10),
         }
     }

@@ -80,6 +80,8 @@ pub struct GivenUp {
     pub active: u32,
     /// Put back into the line.
     pub preempted: u32,
+    /// Put back into the line, with their blocks kept in host memory.
+    pub swapped: u32,
 }
 
 /// What a shutdown did: every step, whatever happened before it.

@@ -4,13 +4,14 @@ use super::{
     DeviceIo, EngineOptions, EngineState,
     inbox::{Inbox, Mail, Signal},
     meter::Meter,
+    parked::Parked,
     report::GivenUp,
     snapshot::Board,
     stream::Client,
 };
 use crate::{
     request::{Event, Failure},
-    scheduler::{Counts, Effect, Input, RequestId, Scheduler},
+    scheduler::{Copy, Counts, Effect, Input, RequestId, Scheduler},
 };
 use met_backend_api::{Batch, Error, RowOutput, Ticket, TokenLogprob, sdk::Output};
 use std::{
@@ -33,6 +34,7 @@ pub(super) struct Runner<'a> {
     /// Room that a channel needs for what may still come once its sequence is paused.
     reserve: usize,
     clients: HashMap<RequestId, Client>,
+    parked: Parked,
     /// Steps in flight and when they were submitted.
     tickets: VecDeque<(Ticket, Instant)>,
     last_ticket: Ticket,
@@ -68,6 +70,7 @@ impl<'a> Runner<'a> {
             options,
             reserve,
             clients: HashMap::new(),
+            parked: Parked::new(options.park_memory, options.park_disk),
             tickets: VecDeque::new(),
             last_ticket: 0,
             last_collected: Instant::now(),
@@ -95,9 +98,15 @@ impl<'a> Runner<'a> {
         loop {
             self.receive(patience);
             // Published before each wait for the device, so that it is true meanwhile.
-            while self.scheduler.plan() {
-                self.publish();
-                self.submit();
+            loop {
+                let is_planned = self.scheduler.plan();
+                let has_copied = self.copy();
+                if is_planned {
+                    self.publish();
+                    self.submit();
+                } else if !has_copied {
+                    break;
+                }
             }
             self.publish();
             self.refresh(Instant::now());
@@ -127,6 +136,7 @@ impl<'a> Runner<'a> {
             prefilling,
             active,
             preempted,
+            swapped,
             ..
         } = self.scheduler.counts();
         self.tell(Input::Abort {
@@ -141,6 +151,7 @@ impl<'a> Runner<'a> {
                 prefilling,
                 active,
                 preempted,
+                swapped,
             }
         });
     }
@@ -157,6 +168,7 @@ impl<'a> Runner<'a> {
             match signal {
                 Signal::Left(id) => {
                     self.clients.remove(&id);
+                    self.parked.forget(id);
                     self.tell(Input::Cancel { id });
                 }
                 Signal::Room(id) => {
@@ -187,6 +199,48 @@ impl<'a> Runner<'a> {
         let moved = self.clients.len() as u32;
         self.tell(Input::MoveOut);
         self.board.report(|report| report.moved += moved);
+    }
+
+    /// Makes the copies that are to be made. Whether there were any.
+    fn copy(&mut self) -> bool {
+        let mut has_copied = false;
+        while let Some(copy) = self.scheduler.next_copy() {
+            let began = Instant::now();
+            let outcome = match &copy {
+                Copy::Out { id, blocks } => self.copy_out(*id, blocks),
+                Copy::In { id, blocks } => self.copy_in(*id, blocks),
+            };
+            if let Err(problem) = &outcome {
+                tracing::warn!("a parked request is computed again: {problem}");
+            }
+            self.tell(Input::copied(&copy, outcome == Ok(true), began.elapsed()));
+            has_copied = true;
+        }
+        has_copied
+    }
+
+    /// False where there is no room to keep it.
+    fn copy_out(&mut self, id: RequestId, blocks: &[u32]) -> Result<bool, String> {
+        let bytes = blocks.len() as u64 * self.device.model().block_bytes;
+        if !self.parked.has_room(bytes) {
+            return Ok(false);
+        }
+        let mut data = vec![0; usize::try_from(bytes).map_err(|error| error.to_string())?];
+        let copied = self.board.calling("copy_blocks_out", || {
+            self.device.copy_blocks_out(blocks, &mut data)
+        });
+        copied.map_err(|error| error.to_string())?;
+        self.parked.put(id, data).map_err(|error| error.to_string())?;
+        Ok(true)
+    }
+
+    fn copy_in(&mut self, id: RequestId, blocks: &[u32]) -> Result<bool, String> {
+        let data = self.parked.take(id).map_err(|error| error.to_string())?;
+        let copied = self
+            .board
+            .calling("copy_blocks_in", || self.device.copy_blocks_in(blocks, &data));
+        copied.map_err(|error| error.to_string())?;
+        Ok(true)
     }
 
     fn submit(&mut self) {
@@ -312,6 +366,7 @@ impl<'a> Runner<'a> {
             // The first of its events: there is room.
             client.send(event);
         } else if let Some(client) = self.clients.remove(&id) {
+            self.parked.forget(id);
             client.send(event);
         }
     }

@@ -337,6 +337,32 @@ impl DeviceIo for FakeDevice {
         Ok(())
     }
 
+    fn copy_blocks_out(&mut self, blocks: &[u32], data: &mut [u8]) -> Result<(), Error> {
+        self.controls.call("copy_blocks_out")?;
+        let size = self.model.block_size as usize;
+        let places = blocks.iter().flat_map(|block| {
+            let first = *block as usize * size;
+            first..first + size
+        });
+        for (place, bytes) in places.zip(data.chunks_exact_mut(4)) {
+            bytes.copy_from_slice(&self.cache[place].to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), Error> {
+        self.controls.call("copy_blocks_in")?;
+        let size = self.model.block_size as usize;
+        let places = blocks.iter().flat_map(|block| {
+            let first = *block as usize * size;
+            first..first + size
+        });
+        for (place, bytes) in places.zip(data.chunks_exact(4)) {
+            self.cache[place] = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Ok(())
+    }
+
     fn synchronize(&mut self, stream: u32) -> Result<(), Error> {
         self.controls.call(if stream == 0 {
             "synchronize 0"

@@ -76,6 +76,12 @@ impl DeviceIo for Device {
     fn collect(&mut self, ticket: Ticket, out: Output<'_>) -> Result<(), Error> {
         self.loaded()?.collect(ticket, out)
     }
+    fn copy_blocks_out(&mut self, blocks: &[u32], data: &mut [u8]) -> Result<(), Error> {
+        self.loaded()?.copy_blocks_out(blocks, data)
+    }
+    fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), Error> {
+        self.loaded()?.copy_blocks_in(blocks, data)
+    }
     fn synchronize(&mut self, stream: u32) -> Result<(), Error> {
         self.backend.synchronize(stream)
     }

@@ -21,6 +21,10 @@ pub struct Limits {
     pub max_running: u32,
     /// Most new tokens of a step.
     pub max_batch_tokens: u32,
+    /// Bytes of a KV block.
+    pub block_bytes: u64,
+    /// Whether there is host memory to keep blocks in.
+    pub parks: bool,
     /// Steps that may be outstanding on the device.
     pub max_in_flight: u32,
 }
@@ -35,6 +39,8 @@ impl Limits {
             vocab_size: model.vocab_size,
             max_running: model.max_rows.min(model.max_batch_tokens),
             max_batch_tokens: model.max_batch_tokens,
+            block_bytes: model.block_bytes,
+            parks: true,
             max_in_flight: model.max_in_flight,
         };
         let sizes = [

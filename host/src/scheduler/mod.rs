@@ -5,7 +5,7 @@
 //! submits its [`batch`](Scheduler::batch), and tells what came of it:
 //!
 //! ```text
-//! handle(Submit, Cancel, Pause, ...)* ─ plan ─ handle(Submitted | SubmitFailed) ─ handle(Collected | CollectFailed)
+//! handle(Submit, Cancel, ...)* ─ plan ─ { next_copy ─ handle(Copied) }* ─ handle(Submitted | SubmitFailed) ─ handle(Collected | CollectFailed)
 //! ```
 //!
 //! What stays true:
@@ -21,6 +21,7 @@
 mod limits;
 mod outcome;
 mod pace;
+mod park;
 mod plan;
 mod pool;
 mod prefix;
@@ -31,6 +32,7 @@ pub(crate) mod simulation;
 mod tests;
 
 pub use limits::{Limits, MAX_TOP_LOGPROBS};
+pub use park::Copy;
 
 use crate::request::{Event, Failure, Request};
 use met_backend_api::{Error, RowOutput, Ticket, TokenLogprob, abi::SampledBy};
@@ -99,6 +101,15 @@ pub enum Input<'a> {
         /// Why.
         error: &'a Error,
     },
+    /// A copy that was to be made is made, or failed.
+    Copied {
+        /// Whose.
+        id: RequestId,
+        /// Whether it was made.
+        succeeded: bool,
+        /// How long it took.
+        elapsed: Duration,
+    },
     /// Every request leaves with what it has, to go on in another generation. No step may be in flight.
     MoveOut,
     /// The deadline has passed: every request is given up.
@@ -129,8 +140,10 @@ pub struct Counts {
     pub prefilling: u32,
     /// Generating.
     pub active: u32,
-    /// Put back into the line.
+    /// Put back into the line; their blocks are computed again.
     pub preempted: u32,
+    /// Put back into the line; their blocks are kept in host memory.
+    pub swapped: u32,
     /// Of all of these, those whose client is slow.
     pub paused: u32,
     /// Blocks held.
@@ -145,6 +158,8 @@ pub struct Counts {
     pub generated_tokens: u64,
     /// Times that a sequence was put back.
     pub preemptions: u64,
+    /// Of these, times that its blocks were kept.
+    pub swaps: u64,
     /// Rows whose logits were not finite.
     pub not_finite: u64,
 }
@@ -169,6 +184,8 @@ pub struct Scheduler {
     exhausted: u32,
     /// Rows in a row whose logits were not finite.
     not_finite: u32,
+    /// Bytes a second of a copy between the device and host memory.
+    copy_rate: f64,
     /// After a step without memory nothing is admitted until a sequence leaves.
     hold: bool,
     /// Why the device is not used any more.
@@ -212,6 +229,7 @@ impl Scheduler {
             suspects: Vec::new(),
             exhausted: 0,
             not_finite: 0,
+            copy_rate: Self::first_rate(),
             hold: false,
             fenced: None,
             totals: Counts::default(),
@@ -230,6 +248,11 @@ impl Scheduler {
             Input::SubmitFailed { error } => self.submit_failed(error, effects),
             Input::Collected { rows, top, elapsed } => self.collected(rows, top, elapsed, effects),
             Input::CollectFailed { error } => self.collect_failed(error, effects),
+            Input::Copied {
+                id,
+                succeeded,
+                elapsed,
+            } => self.copied(id, succeeded, elapsed),
             Input::MoveOut => self.move_out(effects),
             Input::Abort { failure } => self.abort(failure, effects),
         }
@@ -278,6 +301,7 @@ impl Scheduler {
                 State::Prefilling => counts.prefilling += 1,
                 State::Active => counts.active += 1,
                 State::Preempted => counts.preempted += 1,
+                State::SwappingOut | State::Swapped | State::SwappingIn => counts.swapped += 1,
                 State::Leaving => continue,
             }
             counts.paused += u32::from(sequence.paused);
@@ -349,17 +373,10 @@ impl Scheduler {
         }
     }
 
-    /// Takes the blocks of a running sequence as soon as no step in flight uses them.
-    fn preempt(&mut self, at: usize) {
-        self.totals.preemptions += 1;
-        self.running[at].state = State::Preempted;
-        self.settle(at);
-    }
-
     /// Lets a running sequence that is to give its blocks back do so, once no step in flight uses them.
     fn settle(&mut self, at: usize) {
         let sequence = &self.running[at];
-        if sequence.is_admitted() || sequence.in_flight > 0 {
+        if sequence.is_admitted() || sequence.is_copying() || sequence.in_flight > 0 {
             return;
         }
         let mut sequence = self.running.remove(at);

@@ -209,7 +209,7 @@ impl Scheduler {
             .count()
             > 1
         {
-            self.preempt(youngest);
+            self.park(youngest);
         } else if self.exhausted > MAX_EXHAUSTED {
             self.exhausted = 0;
             let failure = Failure::Backend(format!("no memory for even one sequence: {error}"));

@@ -48,6 +48,11 @@ impl Pace {
         tokens.max(LEAST).min(self.max_tokens)
     }
 
+    /// Seconds that so many prompt tokens take, once the device is known.
+    pub fn seconds_of(&self, tokens: u32) -> Option<f64> {
+        Some(f64::from(self.per_token?) * f64::from(tokens))
+    }
+
     /// Learns from a step that took `elapsed`.
     pub fn observe(&mut self, prompt_tokens: u32, decoding: bool, elapsed: Duration) {
         let seconds = elapsed.as_secs_f32();

@@ -102,12 +102,21 @@ impl Scheduler {
             {
                 return;
             }
+            // One that is on its way back into the line comes before those that are younger.
+            let parked = self.running.iter().find(|sequence| sequence.is_parking());
+            if parked.is_some_and(|parked| parked.id < self.waiting[at].id) {
+                return;
+            }
             // Shared first: what it shares is not given away to make room for the rest of it.
-            let found = self.waiting[at].share(&mut self.pool);
+            let is_swapped = self.waiting[at].state == State::Swapped;
+            let found = match is_swapped {
+                true => 0,
+                false => self.waiting[at].share(&mut self.pool),
+            };
             if !self.can_admit(at) {
                 self.unshare(at);
                 let Some(victim) = self.slow_victim() else { return };
-                self.preempt(victim);
+                self.park(victim);
                 continue;
             }
             let Some(mut sequence) = self.waiting.remove(at) else {
@@ -120,7 +129,11 @@ impl Scheduler {
                 sequence.cached = found;
                 self.totals.cached_tokens += u64::from(found);
             }
-            sequence.state = State::Prefilling;
+            sequence.is_fresh = sequence.state != State::Waiting;
+            sequence.state = match is_swapped {
+                true => State::SwappingIn,
+                false => State::Prefilling,
+            };
             let at = self.running.partition_point(|other| other.id < sequence.id);
             self.running.insert(at, sequence);
         }
@@ -156,10 +169,10 @@ impl Scheduler {
             if self.running.iter().any(|sequence| !sequence.is_admitted()) {
                 return false;
             }
-            let Some(victim) = self.slow_victim().or_else(|| self.youngest()) else {
+            let Some(victim) = self.victim() else {
                 return false;
             };
-            self.preempt(victim);
+            self.park(victim);
         }
         false
     }
@@ -182,7 +195,7 @@ impl Scheduler {
     }
 
     /// The youngest running sequence whose client is slow.
-    fn slow_victim(&self) -> Option<usize> {
+    pub(super) fn slow_victim(&self) -> Option<usize> {
         self.running
             .iter()
             .rposition(|sequence| sequence.is_admitted() && sequence.paused)

@@ -8,7 +8,7 @@ use super::{
 use crate::request::Request;
 use met_backend_api::{Sampling, TokenBias, TokenCount, abi::SampledBy};
 
-/// Where a sequence stands. A later `Swapped` is one more parked state beside `Preempted`.
+/// Where a sequence stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// In the line, never admitted.
@@ -19,6 +19,12 @@ pub(super) enum State {
     Active,
     /// Its blocks were taken; it is back in the line, or will be when its last step in flight comes back.
     Preempted,
+    /// Its blocks are to be copied to host memory once its last step in flight comes back.
+    SwappingOut,
+    /// Its blocks are kept in host memory; it is back in the line.
+    Swapped,
+    /// It has blocks again, into which what was kept is to be copied.
+    SwappingIn,
     /// Its last event was sent; it holds its blocks until its last step in flight comes back.
     Leaving,
 }
@@ -35,6 +41,10 @@ pub(super) struct Sequence {
     pub max_tokens: u32,
     /// Tokens whose place in the cache is written, or being written by a step in flight.
     pub placed: u32,
+    /// Tokens whose place in the cache is kept in host memory.
+    pub saved: u32,
+    /// It was brought back and has given no token since.
+    pub is_fresh: bool,
     /// The highest `placed` that was collected, over all admissions.
     pub computed: u32,
     /// Steps in flight with a row of it.
@@ -76,6 +86,8 @@ impl Sequence {
             tokens: request.prompt,
             max_tokens: request.max_tokens,
             placed: 0,
+            saved: 0,
+            is_fresh: false,
             computed: 0,
             in_flight: 0,
             pending: 0,
@@ -151,6 +163,16 @@ impl Sequence {
         matches!(self.state, State::Prefilling | State::Active)
     }
 
+    /// Whether it gives its blocks back as soon as they are not in use.
+    pub fn is_parking(&self) -> bool {
+        matches!(self.state, State::SwappingOut | State::Preempted)
+    }
+
+    /// Whether a copy of its blocks is to be made.
+    pub fn is_copying(&self) -> bool {
+        matches!(self.state, State::SwappingOut | State::SwappingIn)
+    }
+
     /// Whether a row of it can be in the next step.
     pub fn is_runnable(&self) -> bool {
         // The penalties need every earlier token on the host, so such a sequence isn't run ahead.
@@ -160,6 +182,7 @@ impl Sequence {
 
     /// Appends a generated token.
     pub fn push(&mut self, token: u32) {
+        self.is_fresh = false;
         self.tokens.push(token);
         if uses_counts(&self.sampling) {
             count(&mut self.counts, token);

@@ -18,6 +18,8 @@ const LIMITS: Limits = Limits {
     vocab_size: 100,
     max_running: 8,
     max_batch_tokens: 256,
+    block_bytes: 64,
+    parks: true,
     max_in_flight: 1,
 };
 

@@ -98,8 +98,10 @@ impl Server {
 
     /// Waits until no request is left, whether it runs or waits.
     async fn until_idle(&self) {
-        self.until(|counts| counts.waiting + counts.prefilling + counts.active + counts.preempted == 0)
-            .await;
+        self.until(|counts| {
+            counts.waiting + counts.prefilling + counts.active + counts.preempted + counts.swapped == 0
+        })
+        .await;
         self.until(|counts| counts.blocks_used == 0).await;
         assert_eq!(
             self.slots

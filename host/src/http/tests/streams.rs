@@ -196,7 +196,9 @@ async fn two_hundred_clients_that_leave_mid_stream_leave_nothing_behind() {
         clients.push(client);
     }
     server
-        .until(|counts| counts.active + counts.prefilling + counts.preempted + counts.waiting == 200)
+        .until(|counts| {
+            counts.active + counts.prefilling + counts.preempted + counts.swapped + counts.waiting == 200
+        })
         .await;
     drop(clients);
     server.until_idle().await;

@@ -116,7 +116,7 @@ impl World {
                 .filter(|row| row.id == sequence.id);
             assert_eq!(sequence.in_flight as usize, rows.count());
             assert!(
-                sequence.is_admitted() || sequence.in_flight > 0,
+                sequence.is_admitted() || sequence.is_copying() || sequence.in_flight > 0,
                 "{:?} holds blocks for nothing",
                 sequence.id
             );
@@ -130,7 +130,8 @@ impl World {
             assert!(self.clients.contains_key(&sequence.id));
         }
         let counted = scheduler.counts();
-        let known = counted.waiting + counted.prefilling + counted.active + counted.preempted;
+        let known =
+            counted.waiting + counted.prefilling + counted.active + counted.preempted + counted.swapped;
         assert_eq!(known as usize, self.clients.len(), "requests are lost");
     }
 }

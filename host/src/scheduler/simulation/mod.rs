@@ -5,6 +5,7 @@
 
 mod checks;
 mod clients;
+pub(crate) mod kept;
 pub(crate) mod random;
 mod reached;
 
@@ -14,6 +15,7 @@ use crate::engine::{
     testing::{FakeDevice, error},
 };
 use clients::Client;
+use kept::Kept;
 use met_backend_api::{Batch, ErrorKind, RowOutput, Ticket, TokenLogprob, sdk::Output};
 use random::Random;
 use reached::Reached;
@@ -69,6 +71,7 @@ struct World {
     /// Prompts, and prompts with their answers.
     conversations: Vec<Vec<u32>>,
     flights: VecDeque<Submitted>,
+    kept: Kept,
     /// Faults come with this chance out of 1000.
     trouble: u64,
     exhausted_in_a_row: u32,
@@ -87,7 +90,8 @@ impl World {
         model.context_length = random.between(2, 100) as u32;
         model.max_batch_tokens = random.between(1, 40) as u32;
         model.max_in_flight = random.between(1, 3) as u32;
-        let limits = Limits::of(model).expect("no size is 0");
+        let mut limits = Limits::of(model).expect("no size is 0");
+        limits.parks = random.chance(700);
         let trouble = if random.chance(500) {
             0
         } else {
@@ -101,6 +105,7 @@ impl World {
             last_id: 0,
             conversations: Vec::new(),
             flights: VecDeque::new(),
+            kept: Kept::default(),
             trouble,
             exhausted_in_a_row: 0,
             reached: Reached::default(),
@@ -160,7 +165,8 @@ impl World {
         );
         assert_eq!(self.scheduler.pool.free(), self.limits.block_count);
         assert!(self.scheduler.running.is_empty());
-        self.reached.preemptions = self.scheduler.counts().preemptions;
+        self.reached.preemptions = self.scheduler.counts().preemptions - self.scheduler.counts().swaps;
+        self.reached.swaps = self.scheduler.counts().swaps;
         assert!(self.reached.cached == 0 || self.scheduler.counts().cached_tokens > 0);
         self.reached
     }
@@ -170,10 +176,13 @@ impl World {
         // With several steps in flight, sometimes another one is submitted and sometimes one is collected.
         let submits = self.flights.is_empty() || self.random.chance(700);
         let planned = submits && self.plan();
+        let copied = self.copy();
         if planned {
             self.submit_step(fatal);
         } else if !self.flights.is_empty() {
             self.collect_step(fatal);
+        } else if copied {
+            return true;
         } else if !self.scheduler.is_fenced() {
             let left: Vec<_> = self
                 .clients
@@ -210,6 +219,24 @@ impl World {
             assert!(newest < first, "{newest:?} overtook {first:?}");
         }
         planned
+    }
+
+    /// Makes the copies that are to be made, or fails to.
+    fn copy(&mut self) -> bool {
+        let mut copied = false;
+        while let Some(copy) = self.scheduler.next_copy() {
+            let fails = self.random.chance(4 * self.trouble);
+            if fails {
+                self.reached.failed_copies += 1;
+            } else {
+                self.kept.make(&mut self.device, &copy);
+            }
+            let elapsed = Duration::from_nanos(self.random.between(1, 2_000_000));
+            self.tell(Input::copied(&copy, !fails, elapsed));
+            self.check_state();
+            copied = true;
+        }
+        copied
     }
 
     fn submit_step(&mut self, fatal: bool) {

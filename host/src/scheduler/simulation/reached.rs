@@ -9,6 +9,8 @@ pub struct Reached {
     pub cancels: u64,
     pub pauses: u64,
     pub preemptions: u64,
+    pub swaps: u64,
+    pub failed_copies: u64,
     pub run_ahead: u64,
     pub cached: u64,
     pub exhausted: u64,
@@ -25,6 +27,8 @@ impl Reached {
         self.lengths += other.lengths;
         self.cancels += other.cancels;
         self.pauses += other.pauses;
+        self.swaps += other.swaps;
+        self.failed_copies += other.failed_copies;
         self.preemptions += other.preemptions;
         self.cached += other.cached;
         self.run_ahead += other.run_ahead;
@@ -43,6 +47,7 @@ impl Reached {
             cancels,
             pauses,
             preemptions,
+            swaps,
             ..
         } = *self;
         let Self {
@@ -50,16 +55,27 @@ impl Reached {
             cached,
             exhausted,
             failed_collects,
+            failed_copies,
             invalid,
             fences,
             aborts,
             ..
         } = *self;
         steps > 50_000
-            && [stopped, lengths, cancels, pauses, preemptions, run_ahead, cached]
-                .iter()
-                .all(|n| *n > 300)
+            && [
+                stopped,
+                lengths,
+                cancels,
+                pauses,
+                preemptions,
+                swaps,
+                run_ahead,
+                cached,
+            ]
+            .iter()
+            .all(|n| *n > 300)
             && [exhausted, failed_collects, invalid].iter().all(|n| *n > 100)
+            && failed_copies > 20
             && fences > 2
             && aborts > 2
     }

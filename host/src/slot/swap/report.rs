@@ -194,6 +194,7 @@ impl SwapReport {
             given_up.prefilling,
             given_up.active,
             given_up.preempted,
+            given_up.swapped,
         ]
         .map(u64::from)
         .iter()

@@ -7,7 +7,10 @@ use crate::{
         testing::{FakeDevice, error},
     },
     request::{Event, Failure, Request},
-    scheduler::{Effect, Input, Limits, RequestId, Scheduler, simulation::random::Random},
+    scheduler::{
+        Effect, Input, Limits, RequestId, Scheduler,
+        simulation::{kept::Kept, random::Random},
+    },
 };
 use met_backend_api::{Batch, ErrorKind, RowOutput, Ticket, TokenLogprob, sdk::Output};
 use std::{
@@ -21,6 +24,7 @@ pub(super) struct SimGeneration {
     device: FakeDevice,
     scheduler: Scheduler,
     flights: VecDeque<Ticket>,
+    kept: Kept,
     /// Who holds it, by their names within it.
     holds: BTreeMap<RequestId, Key>,
     last_id: u64,
@@ -47,6 +51,7 @@ impl SimGeneration {
             scheduler: Scheduler::new(limits),
             device,
             flights: VecDeque::new(),
+            kept: Kept::default(),
             holds: BTreeMap::new(),
             last_id: 0,
             closed: false,
@@ -155,18 +160,29 @@ impl SimGeneration {
             );
         }
         let counts = self.scheduler.counts();
-        let known = counts.waiting + counts.prefilling + counts.active + counts.preempted;
+        let known = counts.waiting + counts.prefilling + counts.active + counts.preempted + counts.swapped;
         assert_eq!(known as usize, self.holds.len(), "requests are lost");
     }
 
     /// Plans and submits a step, or collects one; with `fault`, that fails.
     pub fn compute(&mut self, submits: bool, fault: Option<ErrorKind>) -> Vec<(Key, Event)> {
-        if (self.flights.is_empty() || submits) && self.scheduler.plan() {
+        let is_planned = (self.flights.is_empty() || submits) && self.scheduler.plan();
+        self.copy(fault.is_some());
+        if is_planned {
             self.submit_step(fault)
         } else if !self.flights.is_empty() {
             self.collect(fault)
         } else {
             Vec::new()
+        }
+    }
+
+    fn copy(&mut self, fails: bool) {
+        while let Some(copy) = self.scheduler.next_copy() {
+            if !fails {
+                self.kept.make(&mut self.device, &copy);
+            }
+            self.tell(Input::copied(&copy, !fails, Duration::from_micros(1)));
         }
     }
 
