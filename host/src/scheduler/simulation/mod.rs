@@ -215,8 +215,19 @@ impl World {
             .iter()
             .find(|sequence| !sequence.paused)
             .map(|sequence| sequence.id);
-        if let (Some(newest), Some(first)) = (newest, first_in_line) {
-            assert!(newest < first, "{newest:?} overtook {first:?}");
+        let parking = self
+            .scheduler
+            .running
+            .iter()
+            .find(|sequence| sequence.is_parking());
+        let parking = parking
+            .filter(|sequence| !sequence.paused)
+            .map(|sequence| sequence.id);
+        for first in [first_in_line, parking].into_iter().flatten() {
+            assert!(
+                newest.is_none_or(|newest| newest < first),
+                "{newest:?} overtook {first:?}"
+            );
         }
         planned
     }
