@@ -41,6 +41,14 @@ pub struct SlotConfig {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_memory: Option<Size>,
+    /// Host memory for the KV blocks of parked requests (512M, 2G)
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub park_memory: Option<Size>,
+    /// Temporary files for those that don't fit there
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub park_disk: Option<Size>,
     /// Options of the backend itself, as NAME=VALUE
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,6 +168,9 @@ impl SlotConfig {
         spec.model.max_rows = self.max_seqs.unwrap_or(spec.model.max_rows);
         spec.model.max_batch_tokens = MAX_BATCH_TOKENS.max(spec.model.max_rows);
         spec.model.kv_bytes = self.kv_memory.map_or(spec.model.kv_bytes, |size| size.0);
+        let (memory, disk) = (&mut spec.engine.park_memory, &mut spec.engine.park_disk);
+        *memory = self.park_memory.map_or(*memory, |size| size.0);
+        *disk = self.park_disk.map_or(*disk, |size| size.0);
         spec.deadline = self.load_deadline_s.map_or(spec.deadline, Duration::from_secs);
         Ok(spec)
     }
@@ -187,8 +198,9 @@ mod tests {
 
     #[test]
     fn what_is_left_out_stays_as_it_was() {
-        let first =
-            config(r#"{"model": "a.gguf", "threads": 3, "kv_memory": "64M", "options": {"isa": "avx2"}}"#);
+        let first = config(
+            r#"{"model": "a.gguf", "threads": 3, "kv_memory": "64M", "park_disk": 0, "options": {"isa": "avx2"}}"#,
+        );
         let first = first.order(None, &builtins()).expect("it makes sense");
         assert_eq!(first.spec.model.path, "a.gguf");
         assert_eq!(
@@ -196,6 +208,7 @@ mod tests {
             (MAX_SEQS, 64 << 20)
         );
         assert_eq!((first.plan, first.in_flight), (None, InFlight::Finish));
+        assert_eq!(first.spec.engine.park_disk, 0);
 
         let second =
             config(r#"{"model": "b.gguf", "plan": "drain_first", "in_flight": "carry", "verify": false}"#);
