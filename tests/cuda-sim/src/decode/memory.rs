@@ -80,20 +80,20 @@ impl Decoder<'_> {
                 self.source(value, class, &inst)?
             };
         }
-        if shape.parameter {
-            if let Some(offset) = self.parameter(address) {
-                if !loads {
-                    return refuse(line, "a kernel's parameters cannot be written");
-                }
-                let signed = (kind.letter == Letter::Signed) as u16;
-                (inst.b, inst.c) = (kind.bytes() as u16, signed | ((class == Class::Long) as u16) << 1);
-                (inst.imm, inst.width) = (offset, values.len() as u8);
-                self.emit(Inst {
-                    run: load_parameter,
-                    ..inst
-                });
-                return Ok(true);
+        if shape.parameter
+            && let Some(offset) = self.parameter(address)
+        {
+            if !loads {
+                return refuse(line, "a kernel's parameters cannot be written");
             }
+            let signed = (kind.letter == Letter::Signed) as u16;
+            (inst.b, inst.c) = (kind.bytes() as u16, signed | ((class == Class::Long) as u16) << 1);
+            (inst.imm, inst.width) = (offset, values.len() as u8);
+            self.emit(Inst {
+                run: load_parameter,
+                ..inst
+            });
+            return Ok(true);
         }
         let place = if shape.parameter {
             space::LOCAL

@@ -99,7 +99,7 @@ api! {
             return Err(Code::INVALID_VALUE);
         }
         put(value, match attribute {
-            1 | 2 | 3 => 1024,                       // threads of a block, x, y
+            1..=3 => 1024,                         // threads of a block, x, y
             4 => 64,                                 // z
             5 => i32::MAX,                           // grid x
             6 | 7 => 65535,                          // grid y, z
@@ -110,7 +110,7 @@ api! {
             12 | 82 => 65536,                        // registers of a block, of a multiprocessor
             13 => 1_410_000,                         // clock, kHz
             14 => 512,                               // texture alignment
-            15 | 19 | 31 | 41 | 78 | 79 | 80 => 1,   // overlap, mapped memory, concurrency, one address space, …
+            15 | 19 | 31 | 41 | 78..=80 => 1,      // overlap, mapped memory, concurrency, one address space, …
             16 => 16,                                // multiprocessors
             33 => 1,                                 // PCI bus
             36 => 1_215_000,                         // memory clock, kHz

@@ -115,7 +115,7 @@ impl Driver {
             return Ok(());
         }
         let bytes = count.checked_mul(width as usize).ok_or(Code::INVALID_VALUE)?;
-        if to % width as u64 != 0 {
+        if !to.is_multiple_of(width as u64) {
             return Err(Code::INVALID_VALUE);
         }
         self.device_range(to, bytes)?;

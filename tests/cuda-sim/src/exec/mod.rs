@@ -15,6 +15,7 @@ mod integer;
 mod matrix;
 mod memory;
 mod repack;
+mod run;
 mod table;
 mod warp;
 

@@ -17,9 +17,13 @@ pub(crate) fn pack_halves(w: &mut Warp, i: &Inst, mask: u32) {
 vector_fn! {
 /// The halves of `a` into `more[0]` (low) and `more[1]`.
 pub(crate) fn unpack_halves(w: &mut Warp, i: &Inst, mask: u32) {
-    let whole = *w.r(i.a);
-    w.set_r(i.more[0], &whole.map(|bits| bits & 0xffff), mask);
-    w.set_r(i.more[1], &whole.map(|bits| bits >> 16), mask);
+    let whole = w.r(i.a);
+    let (mut low, mut high) = ([0; LANES], [0; LANES]);
+    for lane in 0..LANES {
+        (low[lane], high[lane]) = (whole[lane] & 0xffff, whole[lane] >> 16);
+    }
+    w.set_r(i.more[0], &low, mask);
+    w.set_r(i.more[1], &high, mask);
 }
 }
 
@@ -38,9 +42,13 @@ pub(crate) fn pack_words(w: &mut Warp, i: &Inst, mask: u32) {
 vector_fn! {
 /// The two words of `a` into `more[0]` (low) and `more[1]`.
 pub(crate) fn unpack_words(w: &mut Warp, i: &Inst, mask: u32) {
-    let whole = *w.q(i.a);
-    w.set_r(i.more[0], &whole.map(|bits| bits as u32), mask);
-    w.set_r(i.more[1], &whole.map(|bits| (bits >> 32) as u32), mask);
+    let whole = w.q(i.a);
+    let (mut low, mut high) = ([0; LANES], [0; LANES]);
+    for lane in 0..LANES {
+        (low[lane], high[lane]) = (whole[lane] as u32, (whole[lane] >> 32) as u32);
+    }
+    w.set_r(i.more[0], &low, mask);
+    w.set_r(i.more[1], &high, mask);
 }
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn lookup(opcode: &str) -> Option<&'static Entry> {
             half::TABLE,
             convert::TABLE,
         ];
-        let entries = tables.into_iter().flatten();
+        let entries = tables.into_iter().chain(convert::ROUNDED).flatten();
         entries
             .flat_map(|entry| entry.names.split(' ').map(move |name| (name, entry)))
             .collect()

@@ -1,5 +1,6 @@
 //! PTX text to syntax tree: what the text says, before anything is known of the instructions.
 
+mod declare;
 mod lex;
 mod parse;
 mod syntax;

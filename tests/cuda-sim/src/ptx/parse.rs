@@ -1,7 +1,8 @@
 //! Tokens to the syntax tree.
 
+use super::declare::Head;
 use super::lex::{Token, lex};
-use super::syntax::{Function, Instruction, Letter, Module, Operand, Space, Statement, Type, Variable};
+use super::syntax::{Function, Instruction, Module, Operand, Statement, Variable};
 use super::{Refusal, refuse};
 
 /// How deep blocks and operands may nest.
@@ -30,20 +31,10 @@ pub(crate) fn parse(source: &str) -> Result<Module, Refusal> {
     Ok(module)
 }
 
-struct Parser<'a> {
+pub(super) struct Parser<'a> {
     tokens: &'a [(Token<'a>, u32)],
-    at: usize,
+    pub(super) at: usize,
     depth: usize,
-}
-
-/// The parts of a declaration before its name.
-#[derive(Default)]
-struct Head {
-    space: Option<Space>,
-    kind: Option<Type>,
-    align: Option<u64>,
-    is_extern: bool,
-    vector: u64,
 }
 
 impl<'a> Parser<'a> {
@@ -302,145 +293,22 @@ impl<'a> Parser<'a> {
         Ok(list)
     }
 
-    /// One declaration statement, which may declare several names.
-    fn declaration(&mut self, mut head: Head, end: u8) -> Result<Vec<Variable>, Refusal> {
-        self.head(&mut head)?;
-        let mut list = vec![self.variable(&head)?];
-        while self.eat(b',') {
-            list.push(self.variable(&head)?);
-        }
-        self.expect(end)?;
-        Ok(list)
-    }
-
-    fn head(&mut self, head: &mut Head) -> Result<(), Refusal> {
-        while let Some(Token::Word(word)) = self.peek()
-            && let Some(part) = word.strip_prefix('.')
-        {
-            let line = self.line();
-            self.at += 1;
-            match part {
-                "align" => head.align = Some(self.number()?),
-                // `.ptr .global .align n` describes what a parameter points to.
-                "ptr" => {
-                    while let Some(Token::Word(word)) = self.peek()
-                        && word.starts_with('.')
-                    {
-                        self.at += 1;
-                        if word == ".align" {
-                            self.number()?;
-                        }
-                    }
-                }
-                "v2" => head.vector = 2,
-                "v4" => head.vector = 4,
-                _ => {
-                    let space = match part {
-                        "reg" => Some(Space::Register),
-                        "global" => Some(Space::Global),
-                        "const" => Some(Space::Constant),
-                        "shared" => Some(Space::Shared),
-                        "local" => Some(Space::Local),
-                        "param" => Some(Space::Parameter),
-                        _ => None,
-                    };
-                    match (space, Type::parse(part)) {
-                        (Some(_), _) => head.space = space,
-                        (None, Some(kind)) => head.kind = Some(kind),
-                        (None, None) => return refuse(line, format!("{word} is no known directive")),
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn variable(&mut self, head: &Head) -> Result<Variable, Refusal> {
-        let line = self.line();
-        let name = self.word()?.to_owned();
-        let (Some(space), Some(kind)) = (head.space, head.kind) else {
-            return refuse(line, format!("the declaration of {name} lacks a space or a type"));
-        };
-        let mut count = None;
-        if self.eat(b'<') {
-            count = Some(self.number()?);
-            self.expect(b'>')?;
-        }
-        while self.eat(b'[') {
-            let elements = if self.peek() == Some(Token::Mark(b']')) {
-                0
-            } else {
-                self.number()?
-            };
-            self.expect(b']')?;
-            count = Some(count.unwrap_or(1).saturating_mul(elements));
-        }
-        if head.vector != 0 {
-            count = Some(count.unwrap_or(1).saturating_mul(head.vector));
-        }
-        let mut initial = Vec::new();
-        if self.eat(b'=') {
-            self.initial(kind, &mut initial)?;
-        }
-        let align = head.align.unwrap_or(kind.bytes() * head.vector.max(1));
-        if !align.is_power_of_two() || align > 4096 {
-            return refuse(line, format!("{name} cannot be aligned to {align} bytes"));
-        }
-        Ok(Variable {
-            space,
-            kind,
-            name,
-            align,
-            count,
-            initial,
-            is_extern: head.is_extern,
-            line,
-        })
-    }
-
-    fn initial(&mut self, kind: Type, bytes: &mut Vec<u8>) -> Result<(), Refusal> {
-        let line = self.line();
-        if self.eat(b'{') {
-            while !self.eat(b'}') {
-                self.initial(kind, bytes)?;
-                self.eat(b',');
-            }
-            return Ok(());
-        }
-        let minus = self.eat(b'-');
-        let Token::Word(word) = self.next()? else {
-            return refuse(line, "an initial value is no number");
-        };
-        let Some(value) = number(word) else {
-            return refuse(
-                line,
-                format!("the initial value {word} is no number; addresses are not supported"),
-            );
-        };
-        if kind.letter == Letter::Float && !word.starts_with("0f") && !word.starts_with("0d") {
-            return refuse(line, format!("the initial value {word} is no floating constant"));
-        }
-        let value = if minus { value.wrapping_neg() } else { value };
-        bytes.extend_from_slice(&value.to_le_bytes()[..kind.bytes() as usize]);
-        Ok(())
-    }
-
     fn is_done(&self) -> bool {
         self.at >= self.tokens.len()
     }
 
-    fn line(&self) -> u32 {
+    pub(super) fn line(&self) -> u32 {
         self.tokens
             .get(self.at)
             .or(self.tokens.last())
             .map_or(1, |token| token.1)
     }
 
-    fn peek(&self) -> Option<Token<'a>> {
+    pub(super) fn peek(&self) -> Option<Token<'a>> {
         self.tokens.get(self.at).map(|token| token.0)
     }
 
-    fn next(&mut self) -> Result<Token<'a>, Refusal> {
+    pub(super) fn next(&mut self) -> Result<Token<'a>, Refusal> {
         let Some(token) = self.peek() else {
             return refuse(self.line(), "the text ends too early");
         };
@@ -448,7 +316,7 @@ impl<'a> Parser<'a> {
         Ok(token)
     }
 
-    fn word(&mut self) -> Result<&'a str, Refusal> {
+    pub(super) fn word(&mut self) -> Result<&'a str, Refusal> {
         let line = self.line();
         match self.next()? {
             Token::Word(word) => Ok(word),
@@ -456,19 +324,19 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn number(&mut self) -> Result<u64, Refusal> {
+    pub(super) fn number(&mut self) -> Result<u64, Refusal> {
         let line = self.line();
         let word = self.word()?;
         number(word).map_or_else(|| refuse(line, format!("{word} is no number")), Ok)
     }
 
-    fn eat(&mut self, mark: u8) -> bool {
+    pub(super) fn eat(&mut self, mark: u8) -> bool {
         let found = self.peek() == Some(Token::Mark(mark));
         self.at += found as usize;
         found
     }
 
-    fn expect(&mut self, mark: u8) -> Result<(), Refusal> {
+    pub(super) fn expect(&mut self, mark: u8) -> Result<(), Refusal> {
         let line = self.line();
         match self.next()? {
             Token::Mark(found) if found == mark => Ok(()),
@@ -484,7 +352,7 @@ impl<'a> Parser<'a> {
 }
 
 /// An integer, or the bits of `0fXXXXXXXX` or `0dXXXXXXXXXXXXXXXX`.
-fn number(word: &str) -> Option<u64> {
+pub(super) fn number(word: &str) -> Option<u64> {
     let digits = word.trim_end_matches('U');
     match digits.as_bytes() {
         [b'0', b'f' | b'F' | b'd' | b'D' | b'x' | b'X', ..] => u64::from_str_radix(digits.get(2..)?, 16).ok(),
