@@ -7,7 +7,7 @@ pub mod server;
 mod texts;
 
 pub use server::Server;
-pub use texts::{Bytes, NoText};
+pub use texts::{Bytes, NoText, PanicsTwice};
 
 use met_host::fetch::{self, ModelSource};
 use std::{

@@ -15,7 +15,7 @@ use met_host::{
     },
 };
 use met_scripted::record;
-use met_tests::Bytes;
+use met_tests::{Bytes, PanicsTwice};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -131,6 +131,31 @@ fn whatever_goes_wrong_the_slot_serves_and_the_report_is_true() {
         problems.join("\n")
     );
     println!("{} cases: {:#?}", cases.len(), summaries.into_inner());
+}
+
+#[test]
+fn a_swap_that_panics_leaves_the_slot_as_it_was() {
+    let runtime = runtime();
+    let supervisor: Arc<Supervisor<PanicsTwice>> = Supervisor::new(Arc::new(Slots::new()));
+    let begin = |order| supervisor.begin("chat", order).expect("the slot is not busy");
+    let order = || SwapOrder::new(spec(""));
+    let loaded = runtime
+        .block_on(begin(Order::Load(order())).report)
+        .expect("a report");
+    assert_eq!(loaded.outcome, Outcome::Loaded);
+    for _ in 0..2 {
+        let panicked = runtime.block_on(begin(Order::Swap(order())).report);
+        assert!(panicked.is_err(), "{panicked:?}");
+        while supervisor.busy("chat").is_some() {
+            std::thread::yield_now();
+        }
+    }
+    let serving = runtime
+        .block_on(supervisor.slots().enter("chat"))
+        .map(|lease| lease.number());
+    assert_eq!(serving, Ok(1));
+    let ends = supervisor.shutdown(LIMIT);
+    assert!(ends.len() == 1 && ends[0].1.teardown.is_clean(), "{ends:?}");
 }
 
 /// Each call of the candidate, and each of the incumbent from the beginning of the swap on, gone wrong each way.

@@ -7,6 +7,7 @@ use super::{
 use crate::slot::{Generation, GenerationEnd, ModelText, Slot, Slots};
 use std::{
     collections::{BTreeMap, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -145,7 +146,11 @@ impl<T: ModelText> Supervisor<T> {
         let thread = std::thread::Builder::new()
             .name(format!("swap {name}"))
             .spawn(move || {
-                let report = supervisor.carry_out(id, slot, &order, &control);
+                let carry_out = || supervisor.carry_out(id, Arc::clone(&slot), &order, &control);
+                let Ok(report) = catch_unwind(AssertUnwindSafe(carry_out)) else {
+                    supervisor.give_up(id, &slot);
+                    return;
+                };
                 // Whoever asked may have gone.
                 let _ = tell.send(report);
             });
@@ -240,6 +245,17 @@ impl<T: ModelText> Supervisor<T> {
         // Nobody need listen.
         let _ = self.events.send(SwapEvent::Ended(Box::new(report.clone())));
         report
+    }
+
+    /// After a panic, which the panic hook has told of: the slot serves what it did, and can be swapped again.
+    fn give_up(&self, id: u64, slot: &Slot<T>) {
+        tracing::error!(id, slot = slot.name(), "the swap panicked; see the message above");
+        slot.let_go();
+        if slot.current().is_none() {
+            self.slots.remove(slot.name());
+        }
+        self.lock().busy.remove(slot.name());
+        self.changed.notify_all();
     }
 
     /// Ends the generations whose hung call has come back after all.
