@@ -51,12 +51,42 @@ pub enum FinishReason {
 pub enum Failure {
     /// The client took the events too slowly, so its sequence was given up.
     SlowClient,
-    /// The server stops or swaps, and the deadline for running requests has passed.
+    /// The server stops or swaps, and the request can't go on elsewhere.
     Draining,
+    /// The server stops or swaps, and the deadline for running requests has passed while it stood there.
+    Cut(Stage),
     /// The backend failed; the message is for the operator's log, the client is told to try again.
     Backend(String),
     /// The request can't be computed whatever happens (the backend's word for why).
     Invalid(String),
+}
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// In the line; nothing of it was computed.
+    Waiting,
+    /// Its prompt is being computed.
+    Prefilling,
+    /// It generates.
+    Generating,
+    /// It gave way to others; its blocks are kept in host memory.
+    Swapped,
+    /// It gave way to others; its blocks are to be computed again.
+    Preempted,
+}
+
+impl Stage {
+    /// What its client is told.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Waiting => "it waited in line and was not begun",
+            Self::Prefilling => "its prompt was being read",
+            Self::Generating => "it was being answered",
+            Self::Swapped => "it waited for memory, with what it had set aside",
+            Self::Preempted => "it waited for memory",
+        }
+    }
 }
 
 /// What a request's stream carries: `Started`, tokens, then one of the others.

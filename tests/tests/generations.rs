@@ -4,7 +4,7 @@ use met_backend_api::{ErrorKind, ModelSpec, OpenSpec, abi_stable::std_types::Tup
 use met_host::{
     engine::{EngineOptions, EngineState, EventStream},
     loader::{BackendSource, Builtins, Services, Unload},
-    request::{Event, Failure, FinishReason, Refused, Request, Sampling},
+    request::{Event, Failure, FinishReason, Refused, Request, Sampling, Stage},
     slot::{Generation, LoadProblem, LoadSpec, ModelText, Slot, Slots, load},
 };
 use met_tests::{Bytes, NoText};
@@ -208,7 +208,10 @@ fn a_call_that_hangs_is_named_and_the_rest_is_done_when_it_comes_back() {
     };
     assert!(end.teardown.is_clean(), "{:?}", end.teardown);
     assert_eq!(end.unload, Some(Unload::BuiltIn));
-    assert_eq!(all(stream).last(), Some(&Event::Failed(Failure::Draining)));
+    assert_eq!(
+        all(stream).last(),
+        Some(&Event::Failed(Failure::Cut(Stage::Generating)))
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{
     testing::{FakeControls, FakeDevice, error},
     *,
 };
-use crate::request::{Event, FinishReason, Sampling};
+use crate::request::{Event, FinishReason, Sampling, Stage};
 use met_backend_api::ErrorKind;
 
 fn start(
@@ -285,9 +285,18 @@ fn a_deadline_gives_up_the_rest_and_failed_steps_do_not_stop_a_teardown() {
         .collect();
     wait_for(&engine, |snapshot| snapshot.counts.active == 4);
     let report = engine.shutdown(Duration::ZERO);
+    let mut stages = Vec::new();
     for stream in streams {
-        assert_eq!(all(stream).last(), Some(&Event::Failed(Failure::Draining)));
+        let Some(Event::Failed(Failure::Cut(stage))) = all(stream).pop() else {
+            panic!("it was cut")
+        };
+        stages.push(stage);
     }
+    stages.sort();
+    assert_eq!(
+        stages,
+        [[Stage::Waiting; 2].as_slice(), &[Stage::Generating; 4]].concat()
+    );
     assert_eq!((report.given_up.active, report.given_up.waiting), (4, 2));
     let failed: Vec<&str> = report
         .steps
@@ -321,7 +330,10 @@ fn a_call_that_hangs_is_reported_as_stuck() {
     assert!(!report.is_clean());
     controls.release();
     assert!(engine.shutdown(LONG).is_clean());
-    assert_eq!(all(stream).last(), Some(&Event::Failed(Failure::Draining)));
+    assert_eq!(
+        all(stream).last(),
+        Some(&Event::Failed(Failure::Cut(Stage::Generating)))
+    );
 }
 
 #[test]

@@ -124,6 +124,14 @@ impl ApiError {
                 "the model was stopped or swapped before this answer was complete; try again",
                 1,
             ),
+            Failure::Cut(stage) => Self::unavailable(
+                "model_draining",
+                format!(
+                    "the model was stopped or swapped before this answer was complete ({}); try again",
+                    stage.describe()
+                ),
+                1,
+            ),
             Failure::Backend(message) => {
                 tracing::error!(%message, "a request failed in the backend");
                 Self::unavailable(

@@ -34,7 +34,7 @@ mod tests;
 pub use limits::{Limits, MAX_TOP_LOGPROBS};
 pub use park::Copy;
 
-use crate::request::{Event, Failure, Request};
+use crate::request::{Event, Failure, Request, Stage};
 use met_backend_api::{Error, RowOutput, Ticket, TokenLogprob, abi::SampledBy};
 use pace::Pace;
 use pool::BlockPool;
@@ -349,14 +349,18 @@ impl Scheduler {
     }
 
     fn abort(&mut self, failure: Failure, effects: &mut Vec<Effect>) {
-        let ids: Vec<RequestId> = self
-            .running
-            .iter()
-            .chain(&self.waiting)
-            .map(|sequence| sequence.id)
+        let sequences = self.running.iter().chain(&self.waiting);
+        let mut stages: Vec<(Stage, RequestId)> = sequences
+            .filter_map(|sequence| Some((sequence.stage()?, sequence.id)))
             .collect();
-        for id in ids {
-            self.leave(id, Some(Event::Failed(failure.clone())), effects);
+        // Those that generate are told first.
+        stages.sort_by_key(|(stage, id)| (*stage != Stage::Generating, *stage, *id));
+        for (stage, id) in stages {
+            let failure = match &failure {
+                Failure::Draining => Failure::Cut(stage),
+                other => other.clone(),
+            };
+            self.leave(id, Some(Event::Failed(failure)), effects);
         }
     }
 

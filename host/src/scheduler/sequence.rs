@@ -5,7 +5,7 @@ use super::{
     pool::BlockPool,
     prefix::{ROOT, Serial},
 };
-use crate::request::Request;
+use crate::request::{Request, Stage};
 use met_backend_api::{Sampling, TokenBias, TokenCount, abi::SampledBy};
 
 /// Where a sequence stands.
@@ -166,6 +166,18 @@ impl Sequence {
     /// Whether it gives its blocks back as soon as they are not in use.
     pub fn is_parking(&self) -> bool {
         matches!(self.state, State::SwappingOut | State::Preempted)
+    }
+
+    /// Where it stands, as its client would be told; none once it has left.
+    pub fn stage(&self) -> Option<Stage> {
+        Some(match self.state {
+            State::Waiting => Stage::Waiting,
+            State::Prefilling => Stage::Prefilling,
+            State::Active => Stage::Generating,
+            State::SwappingOut | State::Swapped | State::SwappingIn => Stage::Swapped,
+            State::Preempted => Stage::Preempted,
+            State::Leaving => return None,
+        })
     }
 
     /// Whether a copy of its blocks is to be made.

@@ -68,7 +68,8 @@ impl World {
             Event::Failed(Failure::Backend(_)) => {
                 assert!(fenced || exhausted > 8, "{id:?} failed without a reason")
             }
-            Event::Failed(Failure::Draining) => assert!(aborted),
+            Event::Failed(Failure::Draining) => panic!("{id:?} was not to go on elsewhere"),
+            Event::Failed(Failure::Cut(_)) => assert!(aborted),
             Event::Moved(_) => panic!("{id:?} was not asked to move"),
             Event::Failed(Failure::SlowClient) => panic!("{id:?} was not slow"),
         }

@@ -201,7 +201,7 @@ impl World {
                     assert_eq!(given, client.request.max_tokens as usize);
                     self.reached.count("client served");
                 }
-                Event::Failed(Failure::Draining) => {
+                Event::Failed(Failure::Cut(_)) => {
                     assert!(closing, "client {key} was cut though nobody asked for it");
                     self.reached.count("client cut by a deadline");
                 }
