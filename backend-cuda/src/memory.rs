@@ -160,6 +160,17 @@ impl DeviceBuffer {
         stream.synchronize()
     }
 
+    /// Starts copying from the start on to pinned memory, in the order of the stream.
+    ///
+    /// # Safety
+    /// `to` must live, unread and unwritten, until the copy is done.
+    pub(crate) unsafe fn fetch(&self, to: &mut [u8], stream: &Stream) -> Result<()> {
+        self.check(0, to.len())?;
+        // SAFETY: the range lies within a live allocation; the rest is the caller's promise.
+        unsafe { result::memcpy_dtoh_async(to, self.address, stream.raw()) }
+            .while_doing("copying from the card")
+    }
+
     fn check(&self, at: usize, len: usize) -> Result<()> {
         match at.checked_add(len) {
             Some(end) if end <= self.bytes => Ok(()),

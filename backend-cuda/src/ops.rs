@@ -5,14 +5,14 @@ use crate::{
     kv::KvCache,
     memory::{Allocator, DeviceBuffer, as_bytes, as_bytes_mut},
     modules::{Arg, Kernel, Modules, args},
-    sample::Sampling,
+    sample::{Choices, Slots},
     step::{self, Places, Step},
     upload::Staging,
     weight::{self, Kernels, Weight},
 };
 use cudarc::driver::sys::CUdeviceptr;
 use met_kernels::{
-    Activation, AttentionShape, Error, Ledger, Linear, Ops, Progress, Result, RopeTable, StepRows,
+    Activation, AttentionShape, Error, Ledger, Linear, Ops, Progress, Result, RopeTable, StepRows, Taken,
     WeightFootprint, WeightSource,
     ledger::owner,
     sample::{Choice, Request, Scratch},
@@ -23,6 +23,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct CudaOps {
     staging: Option<Staging>,
+    slots: Slots,
     kernels: Common,
     modules: Modules,
     prefill: Rc<Stream>,
@@ -43,6 +44,7 @@ struct Common {
     rope_angles: Kernel,
     rope_kv_write: Kernel,
     sample: Kernel,
+    take: Kernel,
 }
 
 /// An activation.
@@ -73,6 +75,7 @@ impl CudaOps {
         Ok(Self {
             kernels: Common::new(&mut modules)?,
             staging: Some(Staging::new(ledger)?),
+            slots: Slots::default(),
             allocator: Allocator {
                 context,
                 stream: stream.clone(),
@@ -100,6 +103,7 @@ impl CudaOps {
     pub fn shutdown(&mut self) -> Result<()> {
         let waited = self.stream.synchronize().and(self.prefill.synchronize());
         self.staging = None;
+        self.slots = Slots::default();
         let unloaded = self.modules.unload_but(&[]);
         let closed = [self.stream.close(), self.prefill.close()];
         waited.and(unloaded).and(closed.into_iter().collect())
@@ -176,6 +180,7 @@ impl Common {
             rope_angles: modules.kernel("rope", "rope_angles")?,
             rope_kv_write: modules.kernel("rope", "rope_kv_write")?,
             sample: modules.kernel("sample", "sample")?,
+            take: modules.kernel("sample", "take")?,
         })
     }
 }
@@ -207,6 +212,8 @@ impl Ops for CudaOps {
     type Vector = Vector;
     type KvCache = KvCache;
     type Step = Step;
+    type Choices = Choices;
+    const IN_FLIGHT: u32 = 2;
 
     fn load_weight(&mut self, source: &WeightSource, progress: &mut Progress<'_>) -> Result<Weight> {
         let bytes = weight::check(source)?;
@@ -563,13 +570,32 @@ impl Ops for CudaOps {
         vocab: usize,
         requests: &[Request<'_>],
         _scratch: &mut Scratch,
-    ) -> Result<Vec<Choice>> {
+    ) -> Result<Choices> {
         same(logits.cols, vocab)?;
         let logits = logits.at(requests.len())?;
-        let sampling = Sampling::new(&self.allocator, vocab, requests)?;
-        let args = sampling.args(logits, vocab);
+        let mut choices = Choices::new(&self.allocator, vocab, requests)?;
+        let args = choices.args(logits, vocab);
         self.launch(self.kernels.sample, [requests.len(), 1], 1024, &args)?;
-        sampling.collect(&self.stream)
+        choices.send(&mut self.slots, &self.allocator.ledger, &self.stream)?;
+        Ok(choices)
+    }
+
+    fn collect(&mut self, choices: Choices) -> Result<Vec<Choice>> {
+        self.slots.collect(choices)
+    }
+
+    fn take(&mut self, step: &mut Step, inputs: &[Taken<'_, Choices>]) -> Result<()> {
+        let mut words = Vec::with_capacity(4 * inputs.len());
+        for input in inputs {
+            if input.token >= step.host.tokens().len() {
+                return Err(Error::bug("an input is no token of its step"));
+            }
+            words.extend(input.choices.place_of(input.request)?);
+            words.extend([input.token as u32, 0]);
+        }
+        let sources = self.allocator.upload(step::OWNER, &words)?;
+        let args = args![step.tokens(), sources.address(), inputs.len() as u32];
+        self.launch(self.kernels.take, [inputs.len().div_ceil(128), 1], 128, args)
     }
 
     fn download(&mut self, x: &Tensor, rows: usize, data: &mut [f32]) -> Result<()> {

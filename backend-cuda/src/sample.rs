@@ -1,13 +1,13 @@
 //! Choices of tokens on the card: what sample.cu reads and writes.
 
 use crate::{
-    context::Stream,
-    memory::{Allocator, DeviceBuffer, as_bytes_mut},
+    context::{Event, Stream},
+    memory::{Allocator, DeviceBuffer, Pinned},
     modules::Arg,
     step::OWNER,
 };
 use met_kernels::{
-    Error, Result,
+    Error, Ledger, Result,
     sample::{Choice, MAX_TOP, Request, Sampled},
 };
 
@@ -18,9 +18,9 @@ const CHOICE: usize = 6 + 2 * MAX_TOP;
 /// The kernel's fixed point.
 const ONE: f64 = (1u64 << 40) as f64;
 
-/// The requests of a step, and room for the choices.
+/// Choices that may still be under way.
 #[derive(Debug)]
-pub(crate) struct Sampling {
+pub struct Choices {
     /// Requests, pairs and masks, at these bytes.
     input: DeviceBuffer,
     pairs: u64,
@@ -29,9 +29,58 @@ pub(crate) struct Sampling {
     candidates: DeviceBuffer,
     choices: DeviceBuffer,
     tops: Vec<usize>,
+    slot: Option<Slot>,
 }
 
-impl Sampling {
+/// Pinned memory to which choices are copied, and the event that tells when they are there. It goes back to
+/// [`Slots`] once they are read.
+#[derive(Debug)]
+struct Slot {
+    memory: Pinned,
+    done: Event,
+}
+
+/// Slots that are free.
+#[derive(Debug, Default)]
+pub(crate) struct Slots(Vec<Slot>);
+
+/// Owner label of the slots.
+const SLOTS: &str = "choices";
+
+impl Slots {
+    fn take(&mut self, ledger: &Ledger, bytes: usize) -> Result<Slot> {
+        if let Some(i) = self.0.iter().position(|slot| slot.memory.len() >= bytes) {
+            return Ok(self.0.swap_remove(i));
+        }
+        Ok(Slot {
+            memory: Pinned::new(ledger, SLOTS, bytes.next_power_of_two())?,
+            done: Event::new(ledger, SLOTS)?,
+        })
+    }
+
+    /// Waits for choices, and takes back their slot.
+    pub(crate) fn collect(&mut self, mut choices: Choices) -> Result<Vec<Choice>> {
+        let Some(slot) = choices.slot.take() else {
+            return Err(Error::bug("choices were collected that nothing was asked of"));
+        };
+        slot.done.synchronize()?;
+        let (words, _) = slot.memory.as_chunks::<4>();
+        let words: Vec<_> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let found = words.chunks_exact(CHOICE).zip(&choices.tops);
+        let found = found.map(|(words, &top)| choice(words, top)).collect();
+        self.0.push(slot);
+        Ok(found)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // Until it is done the card writes here. After an error it does no more.
+        let _ = self.done.synchronize();
+    }
+}
+
+impl Choices {
     pub(crate) fn new(allocator: &Allocator, vocab: usize, requests: &[Request<'_>]) -> Result<Self> {
         let (mut words, mut pairs, mut masks) = (Vec::new(), Vec::new(), Vec::new());
         for (row, request) in requests.iter().enumerate() {
@@ -91,6 +140,7 @@ impl Sampling {
             candidates: allocator.scratch(OWNER, filtered * values * 2 * size_of::<u32>())?,
             choices: allocator.upload(OWNER, &vec![0u32; requests.len() * CHOICE])?,
             tops: requests.iter().map(|request| request.top.min(vocab)).collect(),
+            slot: None,
         })
     }
 
@@ -109,12 +159,31 @@ impl Sampling {
         ]
     }
 
-    /// Waits for the choices.
-    pub(crate) fn collect(&self, stream: &Stream) -> Result<Vec<Choice>> {
-        let mut words = vec![0u32; self.tops.len() * CHOICE];
-        self.choices.read(0, as_bytes_mut(&mut words), stream)?;
-        let choices = words.chunks_exact(CHOICE).zip(&self.tops);
-        Ok(choices.map(|(words, &top)| choice(words, top)).collect())
+    /// Starts copying the choices to the host, once the kernel was started.
+    pub(crate) fn send(&mut self, slots: &mut Slots, ledger: &Ledger, stream: &Stream) -> Result<()> {
+        let bytes = self.choices.bytes();
+        let mut slot = slots.take(ledger, bytes)?;
+        // SAFETY: the slot is kept, and read only when the event below says so; a dropped one waits for it.
+        unsafe { self.choices.fetch(&mut slot.memory[..bytes], stream) }?;
+        if let Err(e) = slot.done.record(stream) {
+            // No event will tell when the copy is done.
+            stream.synchronize()?;
+            return Err(e);
+        }
+        self.slot = Some(slot);
+        Ok(())
+    }
+
+    /// Where a request's choice is on the card, as the words of an address.
+    pub(crate) fn place_of(&self, request: usize) -> Result<[u32; 2]> {
+        if request >= self.tops.len() {
+            return Err(Error::bug(format!(
+                "choice {request} of {} is asked for",
+                self.tops.len()
+            )));
+        }
+        let address = self.choices.address() + (request * CHOICE * size_of::<u32>()) as u64;
+        Ok([address as u32, (address >> 32) as u32])
     }
 }
 

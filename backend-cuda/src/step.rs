@@ -40,7 +40,7 @@ impl Step {
         })
     }
 
-    /// Token ids.
+    /// Token ids; those that are taken on the card are 0 on the host.
     pub(crate) fn tokens(&self) -> CUdeviceptr {
         self.tokens.address()
     }

@@ -366,3 +366,17 @@ KERNEL __launch_bounds__(1024)
         choice.sum = sum;
     }
 }
+
+struct Source {
+    const Choice* choice;
+    /// Which of the step's tokens it is.
+    u32 token;
+    u32 unused;
+};
+
+// Takes tokens of a step from choices of the step before.
+// grid (ceil(n / 128)), block 128
+KERNEL take(u32* tokens, const Source* sources, u32 n) {
+    const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) tokens[sources[i].token] = sources[i].choice->token;
+}

@@ -17,7 +17,7 @@ pub mod tensor_type;
 pub use error::{Error, ErrorKind, Result};
 pub use ledger::{Entry, Kind, Ledger, Serial, Swept};
 pub use ops::{
-    Activation, AttentionShape, Linear, Ops, Progress, RopeTable, StepRow, StepRows, WeightFootprint,
+    Activation, AttentionShape, Linear, Ops, Progress, RopeTable, StepRow, StepRows, Taken, WeightFootprint,
 };
 pub use source::{ReadAt, WeightData, WeightSource};
 pub use step::HostStep;

@@ -105,6 +105,17 @@ pub struct AttentionShape {
     pub softcap: f32,
 }
 
+/// A token of a step that is one chosen before.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken<'a, C> {
+    /// Which of the step's tokens.
+    pub token: usize,
+    /// The choices that it comes from, and which of them.
+    pub choices: &'a C,
+    /// Index of its request.
+    pub request: usize,
+}
+
 /// Takes the bytes done, and may stop a load by an error.
 pub type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
@@ -120,6 +131,10 @@ pub trait Ops {
     type KvCache;
     /// A step's tokens, positions and block tables, where the operations can read them.
     type Step;
+    /// Choices of tokens that were asked for and may still be under way.
+    type Choices;
+    /// Steps that may be under way at a time.
+    const IN_FLIGHT: u32;
 
     /// Loads a matrix; what it takes is entered on the ledger as "weight store" or "derived weights".
     ///
@@ -241,10 +256,18 @@ pub trait Ops {
         vocab: usize,
         requests: &[Request<'_>],
         scratch: &mut Scratch,
-    ) -> Result<Vec<Choice>> {
-        scratch.logits.resize(requests.len() * vocab, 0.0);
-        self.download(logits, requests.len(), &mut scratch.logits)?;
-        Ok(scratch.choose(vocab, requests))
+    ) -> Result<Self::Choices>;
+    /// Waits for choices.
+    fn collect(&mut self, choices: Self::Choices) -> Result<Vec<Choice>>;
+    /// Replaces tokens of a step by chosen ones that may still be under way. Asked for only where
+    /// [`Ops::IN_FLIGHT`] is above 1.
+    fn take(&mut self, _step: &mut Self::Step, inputs: &[Taken<'_, Self::Choices>]) -> Result<()> {
+        match inputs {
+            [] => Ok(()),
+            _ => Err(Error::bug(
+                "a step's input is under way, but steps are one by one",
+            )),
+        }
     }
     /// Copies the first `rows` rows to host memory, after all work before it.
     fn download(&mut self, x: &Self::Tensor, rows: usize, data: &mut [f32]) -> Result<()>;

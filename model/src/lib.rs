@@ -5,6 +5,7 @@ pub mod arena;
 pub mod checkpoint;
 mod config;
 pub mod convert;
+mod flight;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod kv;

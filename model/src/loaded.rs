@@ -2,30 +2,26 @@
 
 use crate::{
     Checkpoint, Error, Llama, LlamaConfig, Result,
-    arena::LOGITS_ROWS,
     convert,
+    flight::Flight,
     kv::{BLOCK_SIZE, KvSize},
     pools::Pools,
     step::{Limits, SampledTokens, Step},
 };
 use met_backend_api::{
-    self as abi, Batch, ModelInfo, ModelSpec, ReleaseReport, ReleaseStep, ResourceReport, Row, RowOutput,
-    Ticket, TokenLogprob, Want,
+    self as abi, Batch, ModelInfo, ModelSpec, ReleaseReport, ReleaseStep, ResourceReport, Ticket,
     sdk::{BackendModel, Host, Output},
 };
-use met_kernels::{
-    ErrorKind, Ops, StepRows,
-    sample::{Choice, Request, Scratch},
-};
-use std::{cell::RefCell, ops::Range, rc::Rc};
+use met_kernels::{ErrorKind, Ops, StepRows, sample::Scratch};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 /// The most tokens of a batch that may be asked for.
 const MAX_BATCH_TOKENS: u32 = 1 << 16;
 
 /// A loaded model. It shares its operations with the backend that loaded it.
 ///
-/// A step is computed as far as its sampled tokens in `submit`; rows that want logits get them in `collect`,
-/// straight into the caller's memory.
+/// A step is computed, or started, as far as its sampled tokens in `submit`; rows that want logits get them in
+/// `collect`, straight into the caller's memory.
 pub struct LoadedModel<O: Ops> {
     ops: Rc<RefCell<O>>,
     model: Llama,
@@ -35,16 +31,9 @@ pub struct LoadedModel<O: Ops> {
     limits: Limits,
     scratch: Scratch,
     sampled: SampledTokens,
-    outstanding: Option<Outstanding>,
+    /// Steps that were submitted and not collected, the oldest first.
+    flights: VecDeque<Flight<O>>,
     released: bool,
-}
-
-/// A step that was submitted and not collected.
-struct Outstanding {
-    rows: Vec<RowOutput>,
-    top: Vec<TokenLogprob>,
-    /// Rows of the arena's `normed` whose logits the caller gets.
-    logits: Vec<u32>,
 }
 
 impl<O: Ops> LoadedModel<O> {
@@ -103,7 +92,10 @@ impl<O: Ops> LoadedModel<O> {
             }
         };
         let context = context.min(kv.positions());
-        let info = describe(&checkpoint, identity, model.config(), spec, context, kv);
+        let info = ModelInfo {
+            max_in_flight: O::IN_FLIGHT,
+            ..describe(&checkpoint, identity, model.config(), spec, context, kv)
+        };
         Ok(Self {
             ops,
             limits: Limits {
@@ -120,93 +112,77 @@ impl<O: Ops> LoadedModel<O> {
             info,
             scratch: Scratch::default(),
             sampled: SampledTokens::default(),
-            outstanding: None,
+            flights: VecDeque::new(),
             released: false,
         })
     }
 
     fn start(&mut self, batch: &Batch<'_>) -> Result<Ticket> {
         self.check_alive()?;
-        if self.outstanding.is_some() {
+        if self.flights.len() >= O::IN_FLIGHT as usize {
             return Err(Error::invalid(format!(
-                "ticket {} has not been collected, and one may be outstanding at a time",
-                self.sampled.ticket
+                "ticket {} has not been collected, and {} may be outstanding at a time",
+                self.sampled.ticket,
+                O::IN_FLIGHT
             )));
         }
         let step = Step::new(batch, &self.limits, &self.sampled)?;
-        self.forward(&step)?;
-        let outstanding = self.choose(batch.rows.as_slice(), &step.wanted_by_row)?;
+        let (shared, vocab) = (self.ops.clone(), self.limits.vocab);
+        let ops = &mut *shared.borrow_mut();
+        // What the last step's logits are computed from is about to be overwritten.
+        for flight in &mut self.flights {
+            flight.settle(ops, &self.model, &mut self.pools, vocab)?;
+        }
+        self.forward(ops, &step)?;
+        let flight = Flight::new(
+            self.sampled.ticket + 1,
+            ops,
+            &self.model,
+            &mut self.pools,
+            (batch.rows.as_slice(), &step.wanted_by_row),
+            vocab,
+            &mut self.scratch,
+        )?;
         self.sampled = SampledTokens {
-            ticket: self.sampled.ticket + 1,
-            rows: sampled_tokens(batch.rows.as_slice(), &outstanding.rows),
+            ticket: flight.ticket,
+            rows: flight.sampled(),
         };
-        self.outstanding = Some(outstanding);
+        self.flights.push_back(flight);
         Ok(self.sampled.ticket)
     }
 
-    fn forward(&mut self, step: &Step<'_>) -> Result<()> {
-        let ops = &mut *self.ops.borrow_mut();
-        let begun = ops.begin(&StepRows {
+    fn forward(&mut self, ops: &mut O, step: &Step<'_>) -> Result<()> {
+        let mut begun = ops.begin(&StepRows {
             tokens: &step.tokens,
             rows: &step.rows,
         })?;
+        if let Some(last) = self.flights.back() {
+            ops.take(&mut begun, &last.taken(&step.inputs)?)?;
+        }
         self.model
             .forward(ops, &mut self.pools, &begun, step.tokens.len(), &step.wanted)
-    }
-
-    /// Samples the rows that want a token, and notes the others.
-    fn choose(&mut self, rows: &[Row<'_>], wanted: &[Range<u32>]) -> Result<Outstanding> {
-        let mut out = Outstanding {
-            rows: vec![RowOutput::default(); rows.len()],
-            top: Vec::new(),
-            logits: Vec::new(),
-        };
-        let mut sampling = Vec::new();
-        for (i, (row, wanted)) in rows.iter().zip(wanted).enumerate() {
-            match row.want {
-                Want::Token => sampling.push((i, wanted.start)),
-                _ => out.logits.extend(wanted.clone()),
-            }
-        }
-        for chunk in sampling.chunks(LOGITS_ROWS) {
-            let normed: Vec<u32> = chunk.iter().map(|&(_, row)| row).collect();
-            let requests: Vec<_> = chunk.iter().map(|&(i, _)| request(&rows[i])).collect();
-            let (ops, vocab) = (&mut *self.ops.borrow_mut(), self.limits.vocab);
-            self.model.logits(ops, &mut self.pools, &normed)?;
-            let logits = self.pools.arena.buffers()?.logits;
-            let choices = ops.sample(logits, vocab, &requests, &mut self.scratch)?;
-            for (&(i, _), choice) in chunk.iter().zip(choices) {
-                out.rows[i] = output(choice, rows[i].top_logprobs, &mut out.top);
-            }
-        }
-        Ok(out)
     }
 
     fn finish(&mut self, ticket: Ticket, out: &mut Output<'_>) -> Result<()> {
         self.check_alive()?;
         let vocab = self.limits.vocab;
-        let Some(step) = self.outstanding.take_if(|_| ticket == self.sampled.ticket) else {
+        let Some(flight) = self.flights.front().filter(|flight| flight.ticket == ticket) else {
             return Err(Error::invalid(format!("ticket {ticket} is not outstanding")));
         };
-        let needed = [step.rows.len(), step.top.len(), step.logits.len() * vocab];
+        let needed = flight.needed(vocab);
         let given = [out.rows.len(), out.top.len(), out.logits.len()];
         if needed.iter().zip(given).any(|(needed, given)| given < *needed) {
-            self.outstanding = Some(step);
             return Err(Error::invalid(format!(
                 "the output has room for {given:?} rows, top log-probabilities and logits, but {needed:?} are needed"
             )));
         }
-        out.rows[..step.rows.len()].copy_from_slice(&step.rows);
-        out.top[..step.top.len()].copy_from_slice(&step.top);
-        for (rows, logits) in step
-            .logits
-            .chunks(LOGITS_ROWS)
-            .zip(out.logits.chunks_mut(LOGITS_ROWS * vocab))
-        {
-            let ops = &mut *self.ops.borrow_mut();
-            self.model.logits(ops, &mut self.pools, rows)?;
-            let computed = self.pools.arena.buffers()?.logits;
-            ops.download(computed, rows.len(), &mut logits[..rows.len() * vocab])?;
+        let Some(flight) = self.flights.pop_front() else {
+            return Err(Error::bug("a step that was under way is gone"));
+        };
+        let ops = &mut *self.ops.borrow_mut();
+        let sampled = flight.land(ops, &self.model, &mut self.pools, vocab, out)?;
+        if ticket == self.sampled.ticket {
+            self.sampled.rows = sampled;
         }
         Ok(())
     }
@@ -279,7 +255,7 @@ impl<O: Ops + 'static> BackendModel for LoadedModel<O> {
         if std::mem::replace(&mut self.released, true) {
             return Ok(ReleaseReport::default());
         }
-        self.outstanding = None;
+        self.flights.clear();
         self.scratch = Scratch::default();
         let steps = self.pools.release(&mut self.ops.borrow_mut());
         self.resources = resources(&mut self.pools);
@@ -347,50 +323,4 @@ fn describe(
         max_batch_tokens: spec.max_batch_tokens,
         max_in_flight: 1,
     }
-}
-
-fn request<'a>(row: &Row<'a>) -> Request<'a> {
-    Request {
-        params: convert::sampling(&row.sampling),
-        position: row.position + row.tokens.len().max(1) as u32,
-        counts: row
-            .counts
-            .as_slice()
-            .iter()
-            .map(|c| (c.token, c.generated))
-            .collect(),
-        bias: row.bias.as_slice().iter().map(|b| (b.token, b.bias)).collect(),
-        mask: row.mask.as_slice(),
-        top: row.top_logprobs as usize,
-    }
-}
-
-/// A row's output; its `top_logprobs` entries are appended to `top`.
-fn output(choice: Choice, top_logprobs: u32, top: &mut Vec<TokenLogprob>) -> RowOutput {
-    let Some(sampled) = choice.sampled else {
-        // As many entries as were asked for, so that the rows after it find theirs.
-        top.extend(std::iter::repeat_n(
-            TokenLogprob::default(),
-            top_logprobs as usize,
-        ));
-        return RowOutput {
-            not_finite: true,
-            top: top_logprobs,
-            ..RowOutput::default()
-        };
-    };
-    let listed = choice.top.len() as u32;
-    top.extend(choice.top.into_iter().map(convert::logprob));
-    RowOutput {
-        sampled: convert::logprob(sampled),
-        not_finite: false,
-        top: listed,
-    }
-}
-
-fn sampled_tokens(rows: &[Row<'_>], outputs: &[RowOutput]) -> Vec<Option<u32>> {
-    rows.iter()
-        .zip(outputs)
-        .map(|(row, out)| (row.want == Want::Token && !out.not_finite).then_some(out.sampled.token))
-        .collect()
 }

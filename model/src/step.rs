@@ -19,11 +19,29 @@ pub(crate) struct Limits {
     pub(crate) tokens: usize,
 }
 
-/// The tokens that the rows of an earlier step sampled.
+/// What the rows of the last step sampled.
 #[derive(Debug, Default)]
 pub(crate) struct SampledTokens {
     pub(crate) ticket: Ticket,
-    pub(crate) rows: Vec<Option<u32>>,
+    pub(crate) rows: Vec<Sampled>,
+}
+
+/// What a row sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sampled {
+    /// It asked for no token, or had no finite logits.
+    Nothing,
+    /// This token.
+    Token(u32),
+    /// What will be known once the step is collected.
+    UnderWay(Place),
+}
+
+/// Where in a step's choices a row's is: the round, and the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) round: usize,
+    pub(crate) request: usize,
 }
 
 /// A checked batch.
@@ -37,6 +55,8 @@ pub(crate) struct Step<'a> {
     pub(crate) wanted: Vec<u32>,
     /// The part of `wanted` that belongs to each row.
     pub(crate) wanted_by_row: Vec<Range<u32>>,
+    /// Tokens that the last step is still sampling, and which those are.
+    pub(crate) inputs: Vec<(usize, Place)>,
 }
 
 impl<'a> Step<'a> {
@@ -54,6 +74,7 @@ impl<'a> Step<'a> {
             rows: Vec::with_capacity(count),
             wanted: Vec::new(),
             wanted_by_row: Vec::with_capacity(count),
+            inputs: Vec::new(),
         };
         let mut written = HashSet::new();
         for (index, row) in batch.rows.as_slice().iter().enumerate() {
@@ -120,22 +141,28 @@ impl<'a> Step<'a> {
         match (given, row.input.into_option()) {
             ([], None) => Err(Error::invalid("it has no token")),
             ([], Some(input)) => {
-                let sampled = (input.ticket == previous.ticket)
-                    .then(|| previous.rows.get(input.row as usize).copied().flatten())
-                    .flatten()
-                    .ok_or_else(|| {
-                        Error::invalid(format!(
+                let sampled = previous.rows.get(input.row as usize).copied();
+                let sampled = sampled.filter(|_| input.ticket == previous.ticket);
+                let token = match sampled.unwrap_or(Sampled::Nothing) {
+                    Sampled::Token(token) => token,
+                    Sampled::UnderWay(place) => {
+                        self.inputs.push((self.tokens.len(), place));
+                        0
+                    }
+                    Sampled::Nothing => {
+                        return Err(Error::invalid(format!(
                             "its input is row {} of ticket {}, which sampled no token; the last step was {}",
                             input.row, input.ticket, previous.ticket
-                        ))
-                    })?;
+                        )));
+                    }
+                };
                 if self.tokens.len() == limits.tokens {
                     return Err(Error::invalid(format!(
                         "the batch has more than {} tokens",
                         limits.tokens
                     )));
                 }
-                self.tokens.push(sampled);
+                self.tokens.push(token);
                 Ok(())
             }
             (_, Some(_)) => Err(Error::invalid("it has both tokens and an input")),

@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{
     Activation, AttentionShape, Error, HostStep, Ledger, Linear, Ops, Progress, Result, RopeTable, StepRows,
-    WeightFootprint, WeightSource, ledger::owner,
+    WeightFootprint, WeightSource,
+    ledger::owner,
+    sample::{Choice, Request, Scratch},
 };
 use std::cell::RefCell;
 
@@ -121,6 +123,8 @@ impl Ops for CpuOps {
     type Vector = Buffer<f32>;
     type KvCache = KvCache;
     type Step = CpuStep;
+    type Choices = Vec<Choice>;
+    const IN_FLIGHT: u32 = 1;
 
     fn load_weight(&mut self, source: &WeightSource, progress: &mut Progress<'_>) -> Result<PackedWeight> {
         PackedWeight::load(source, &self.ledger, &mut self.region, &self.team, progress)
@@ -443,6 +447,22 @@ impl Ops for CpuOps {
             out.copy_from_slice(from.ok_or_else(|| Error::invalid(format!("there is no row {row}")))?);
         }
         Ok(())
+    }
+
+    fn sample(
+        &mut self,
+        logits: &Tensor,
+        vocab: usize,
+        requests: &[Request<'_>],
+        scratch: &mut Scratch,
+    ) -> Result<Vec<Choice>> {
+        scratch.choose(vocab, requests, |values| {
+            self.download(logits, requests.len(), values)
+        })
+    }
+
+    fn collect(&mut self, choices: Vec<Choice>) -> Result<Vec<Choice>> {
+        Ok(choices)
     }
 
     fn download(&mut self, x: &Tensor, rows: usize, data: &mut [f32]) -> Result<()> {

@@ -71,13 +71,14 @@ pub(super) fn sample<O: Ops>(ops: &mut O, _: &Ledger) {
             let masks = [&mask[..], &[], &[], &mask[..]];
             let requests = masks.map(|mask| request(&mut random, vocab, mask));
             let tensor = upload(ops, &values, vocab);
-            let actual = ops
-                .sample(&tensor, vocab, &requests, &mut Scratch::default())
-                .unwrap();
+            let choices = ops.sample(&tensor, vocab, &requests, &mut Scratch::default());
+            let actual = ops.collect(choices.unwrap()).unwrap();
             ops.release_tensor(tensor).unwrap();
-            let mut scratch = Scratch::default();
-            scratch.logits = values;
-            let expected = scratch.choose(vocab, &requests);
+            let fill = |logits: &mut [f32]| {
+                logits.copy_from_slice(&values);
+                Ok(())
+            };
+            let expected = Scratch::default().choose(vocab, &requests, fill).unwrap();
             assert_eq!(actual.len(), expected.len());
             for ((actual, expected), request) in actual.iter().zip(&expected).zip(&requests) {
                 assert_same_choice(actual, expected, request);

@@ -5,7 +5,11 @@ mod attention;
 
 use crate::{
     Activation, AttentionShape, Error, HostStep, Ledger, Linear, Ops, Progress, Result, RopeTable, StepRows,
-    WeightFootprint, WeightSource, cpu::Buffer, formats, ledger::owner,
+    WeightFootprint, WeightSource,
+    cpu::Buffer,
+    formats,
+    ledger::owner,
+    sample::{Choice, Request, Scratch},
 };
 
 pub use attention::KvCache;
@@ -77,6 +81,8 @@ impl Ops for Reference {
     type Vector = Buffer<f32>;
     type KvCache = KvCache;
     type Step = HostStep;
+    type Choices = Vec<Choice>;
+    const IN_FLIGHT: u32 = 1;
 
     fn load_weight(&mut self, source: &WeightSource, progress: &mut Progress<'_>) -> Result<Weight> {
         let row_bytes = source.row_bytes()?;
@@ -336,6 +342,22 @@ impl Ops for Reference {
             out.copy_from_slice(from.ok_or_else(|| Error::invalid(format!("there is no row {row}")))?);
         }
         Ok(())
+    }
+
+    fn sample(
+        &mut self,
+        logits: &Tensor,
+        vocab: usize,
+        requests: &[Request<'_>],
+        scratch: &mut Scratch,
+    ) -> Result<Vec<Choice>> {
+        scratch.choose(vocab, requests, |values| {
+            self.download(logits, requests.len(), values)
+        })
+    }
+
+    fn collect(&mut self, choices: Vec<Choice>) -> Result<Vec<Choice>> {
+        Ok(choices)
     }
 
     fn download(&mut self, x: &Tensor, rows: usize, data: &mut [f32]) -> Result<()> {

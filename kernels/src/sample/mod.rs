@@ -10,6 +10,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
+use crate::Result;
 use filter::{Filters, Kept};
 
 /// How a token is chosen.
@@ -87,17 +88,23 @@ pub const MAX_TOP: usize = 20;
 /// Room for choices made in host memory.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// For rows of logits.
-    pub logits: Vec<f32>,
+    logits: Vec<f32>,
     sampler: Sampler,
 }
 
 impl Scratch {
-    /// Chooses a token for each request from its row of the logits held, which are `vocab` a row.
-    pub fn choose(&mut self, vocab: usize, requests: &[Request<'_>]) -> Vec<Choice> {
+    /// Chooses a token for each request from its row of the logits that `fill` writes, which are `vocab` a row.
+    pub fn choose(
+        &mut self,
+        vocab: usize,
+        requests: &[Request<'_>],
+        fill: impl FnOnce(&mut [f32]) -> Result<()>,
+    ) -> Result<Vec<Choice>> {
         let Self { logits, sampler } = self;
+        logits.resize(requests.len() * vocab, 0.0);
+        fill(logits)?;
         let rows = logits.chunks_exact(vocab).zip(requests);
-        rows.map(|(logits, request)| match Row::new(logits) {
+        let choices = rows.map(|(logits, request)| match Row::new(logits) {
             None => Choice {
                 sampled: None,
                 top: Vec::new(),
@@ -113,8 +120,8 @@ impl Scratch {
                     top: row.top(request.top),
                 }
             }
-        })
-        .collect()
+        });
+        Ok(choices.collect())
     }
 }
 
