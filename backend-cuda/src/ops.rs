@@ -39,6 +39,7 @@ struct Common {
     gated_silu: Kernel,
     gated_gelu: Kernel,
     scale: Kernel,
+    softcap: Kernel,
     add: Kernel,
     gather: Kernel,
     rope_angles: Kernel,
@@ -175,6 +176,7 @@ impl Common {
             gated_silu: modules.kernel("elementwise", "gated_silu")?,
             gated_gelu: modules.kernel("elementwise", "gated_gelu")?,
             scale: modules.kernel("elementwise", "scale")?,
+            softcap: modules.kernel("elementwise", "softcap")?,
             add: modules.kernel("elementwise", "add")?,
             gather: modules.kernel("elementwise", "gather")?,
             rope_angles: modules.kernel("rope", "rope_angles")?,
@@ -545,6 +547,11 @@ impl Ops for CudaOps {
     fn scale(&mut self, x: &mut Tensor, rows: usize, factor: f32) -> Result<()> {
         let (x, n) = x.elements(rows)?;
         self.each(self.kernels.scale, n as usize, args![x, factor, n])
+    }
+
+    fn softcap(&mut self, x: &mut Tensor, rows: usize, cap: f32) -> Result<()> {
+        let (x, n) = x.elements(rows)?;
+        self.each(self.kernels.softcap, n as usize, args![x, cap, n])
     }
 
     fn add(&mut self, residual: &mut Tensor, x: &Tensor, rows: usize) -> Result<()> {

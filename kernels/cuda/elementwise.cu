@@ -29,6 +29,12 @@ KERNEL scale(float* x, float factor, u32 n) {
     if (i < n) x[i] *= factor;
 }
 
+// x = cap · tanh(x / cap)
+KERNEL softcap(float* x, float cap, u32 n) {
+    const u32 i = index();
+    if (i < n) x[i] = cap * (1.0f - 2.0f / (exp_fast(2.0f * x[i] / cap) + 1.0f));
+}
+
 // residual += x
 KERNEL add(float* residual, const float* x, u32 n) {
     const u32 i = index();
