@@ -14,16 +14,19 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Every event from now on: its name, and its JSON as data. One that reads too slowly is told how many it missed.
+/// Ends with the server.
 pub(super) fn respond(events: Receiver<SwapEvent>) -> Response {
-    let events = stream::unfold(events, |mut events| async {
+    let events = stream::unfold(Some(events), |events| async {
+        let mut events = events?;
         let event = match events.recv().await {
+            Ok(last @ SwapEvent::Stopped) => return Some((Ok(told(&last)), None)),
             Ok(event) => told(&event),
             Err(RecvError::Lagged(missed)) => Event::default()
                 .event("missed")
                 .data(json!({"event": "missed", "count": missed}).to_string()),
             Err(RecvError::Closed) => return None,
         };
-        Some((Ok::<_, Infallible>(event), events))
+        Some((Ok::<_, Infallible>(event), Some(events)))
     });
     Sse::new(events)
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))

@@ -11,7 +11,10 @@ use crate::{
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{Path, Query, Request, State},
+    extract::{
+        Path, Query, Request, State,
+        rejection::{PathRejection, QueryRejection},
+    },
     http::{StatusCode, header},
     middleware::{Next, from_fn},
     response::{IntoResponse, Response},
@@ -103,9 +106,10 @@ async fn ledger(State(operators): Shared, Path(name): Path<String>) -> Result<Re
 async fn load(
     State(operators): Shared,
     Path(name): Path<String>,
-    Query(wait): Query<Wait>,
+    wait: Asked<Wait>,
     body: Bytes,
 ) -> Result<Response, ApiError> {
+    let wait = query(wait)?;
     let order = parse(&body)?.order(None, &operators.builtins).map_err(invalid)?;
     operators.carry_out(&name, Order::Load(order), wait).await
 }
@@ -113,9 +117,10 @@ async fn load(
 async fn swap(
     State(operators): Shared,
     Path(name): Path<String>,
-    Query(wait): Query<Wait>,
+    wait: Asked<Wait>,
     body: Bytes,
 ) -> Result<Response, ApiError> {
+    let wait = query(wait)?;
     let base = operators
         .supervisor
         .slots()
@@ -138,9 +143,9 @@ struct UnloadQuery {
 async fn unload(
     State(operators): Shared,
     Path(name): Path<String>,
-    query: Result<Query<UnloadQuery>, axum::extract::rejection::QueryRejection>,
+    asked: Asked<UnloadQuery>,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|error| invalid(error.body_text()))?;
+    let query = query(asked)?;
     let config = SlotConfig {
         drain_deadline_s: query.drain_deadline_s,
         ..SlotConfig::default()
@@ -152,13 +157,14 @@ async fn unload(
     operators.carry_out(&name, order, Wait { wait: query.wait }).await
 }
 
-async fn report(State(operators): Shared, Path(id): Path<u64>) -> Result<Response, ApiError> {
-    let report = operators.supervisor.report(id);
+async fn report(State(operators): Shared, id: Number) -> Result<Response, ApiError> {
+    let report = operators.supervisor.report(number(id)?);
     let say = "no swap of this number has ended lately; while it runs, see GET /slots and GET /events";
     Ok(Json(report.ok_or_else(|| not_found(say))?).into_response())
 }
 
-async fn cancel(State(operators): Shared, Path(id): Path<u64>) -> Result<Response, ApiError> {
+async fn cancel(State(operators): Shared, id: Number) -> Result<Response, ApiError> {
+    let id = number(id)?;
     match operators.supervisor.cancel(id) {
         Ok(()) => Ok(Json(json!({"id": id, "cancelling": true})).into_response()),
         Err(error @ NotCancelled::NotRunning(_)) => Err(not_found(&error.to_string())),
@@ -176,6 +182,7 @@ async fn stream(State(operators): Shared) -> Response {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Wait {
     wait: Option<bool>,
 }
@@ -198,7 +205,24 @@ fn parse(body: &[u8]) -> Result<SlotConfig, ApiError> {
     if body.is_empty() {
         return Ok(SlotConfig::default());
     }
-    serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))
+    let body = &mut serde_json::Deserializer::from_slice(body);
+    // Its errors name the field.
+    let config = serde_path_to_error::deserialize(&mut *body).map_err(|error| invalid(error.to_string()))?;
+    body.end().map_err(|error| invalid(error.to_string()))?;
+    Ok(config)
+}
+
+type Asked<T> = Result<Query<T>, QueryRejection>;
+type Number = Result<Path<u64>, PathRejection>;
+
+fn query<T>(asked: Asked<T>) -> Result<T, ApiError> {
+    let Query(query) = asked.map_err(|error| invalid(error.body_text()))?;
+    Ok(query)
+}
+
+fn number(id: Number) -> Result<u64, ApiError> {
+    let Path(id) = id.map_err(|error| invalid(error.body_text()))?;
+    Ok(id)
 }
 
 fn refused(refusal: Refusal) -> ApiError {

@@ -103,7 +103,7 @@ impl Teller {
                 told = steps.tell_next() => { told?; }
             }
         };
-        let report = done(answer)?;
+        let report = self.done(answer)?;
         // The last ones may still be on their way.
         let rest = async {
             while steps.tell_next().await? {}
@@ -115,13 +115,13 @@ impl Teller {
     }
 
     async fn say(&self, method: Method, path: &str, show: impl FnOnce(&Value) -> String) -> Result<bool> {
-        let json = done(self.client.send(method, path, None).await?)?;
+        let json = self.done(self.client.send(method, path, None).await?)?;
         self.print(&json, show);
         Ok(true)
     }
 
     async fn reload(&self) -> Result<bool> {
-        let answer = done(self.client.send(Method::POST, "/reload", None).await?)?;
+        let answer = self.done(self.client.send(Method::POST, "/reload", None).await?)?;
         self.print(&answer, show::changes);
         let changes = answer["changes"]
             .as_array()
@@ -136,6 +136,20 @@ impl Teller {
             println!("{event}");
         }
         Ok(true)
+    }
+
+    /// The answer's JSON, or its error in the server's words: that is an object too, where one is wanted.
+    fn done(&self, answer: Answer) -> Result<Value> {
+        if answer.status.is_success() {
+            return Ok(answer.json);
+        }
+        if self.json {
+            println!("{}", answer.json);
+        }
+        match answer.json["error"]["message"].as_str() {
+            Some(message) => bail!("{message}"),
+            None => bail!("the server answered {}", answer.status),
+        }
     }
 
     fn print(&self, json: &Value, show: impl FnOnce(&Value) -> String) {
@@ -180,17 +194,6 @@ fn is_as_asked(report: &Value) -> bool {
         report["outcome"].as_str(),
         Some("swapped" | "loaded" | "unloaded")
     )
-}
-
-/// The answer's JSON, or its error in the server's words.
-fn done(answer: Answer) -> Result<Value> {
-    if answer.status.is_success() {
-        return Ok(answer.json);
-    }
-    match answer.json["error"]["message"].as_str() {
-        Some(message) => bail!("{message}"),
-        None => bail!("the server answered {}", answer.status),
-    }
 }
 
 /// What the server is to load. Paths are those of this terminal, which may stand elsewhere than the server.

@@ -112,17 +112,16 @@ pub(crate) fn is_same(a: &str, b: &str) -> bool {
 
 async fn list_models(State(state): State<Arc<AppState>>) -> Response {
     let slots = state.slots.all();
-    let cards = slots.iter().filter_map(|slot| {
-        let generation = slot.current()?;
-        Some(ModelCard::new(slot.name(), generation.created()))
-    });
+    let cards = slots
+        .iter()
+        .filter_map(|slot| Some(ModelCard::new(slot.name(), slot.serves_since()?)));
     Json(ModelList::new(cards.collect())).into_response()
 }
 
 async fn get_model(State(state): State<Arc<AppState>>, Path(id): Path<String>) -> Result<Response, ApiError> {
-    let generation = state.slots.get(&id).and_then(|slot| slot.current());
-    match generation {
-        Some(generation) => Ok(Json(ModelCard::new(&id, generation.created())).into_response()),
+    let since = state.slots.get(&id).and_then(|slot| slot.serves_since());
+    match since {
+        Some(since) => Ok(Json(ModelCard::new(&id, since)).into_response()),
         None => Err(ApiError::model_not_found(&id)),
     }
 }

@@ -31,7 +31,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tokio::sync::oneshot;
 
@@ -50,6 +50,8 @@ pub struct Slot<T> {
     last_number: AtomicU64,
     /// How its latest generation was loaded.
     spec: Mutex<Option<LoadSpec>>,
+    /// When its latest generation was made.
+    latest: Mutex<Option<SystemTime>>,
 }
 
 impl<T> Slots<T> {
@@ -145,6 +147,7 @@ impl<T> Slot<T> {
             door: Mutex::new(Door::new()),
             last_number: AtomicU64::new(0),
             spec: Mutex::new(None),
+            latest: Mutex::new(None),
         }
     }
 
@@ -173,9 +176,19 @@ impl<T> Slot<T> {
         self.door().current().cloned()
     }
 
+    /// Since when clients have had its model: that of the generation before, while the next one is waited for.
+    pub fn serves_since(&self) -> Option<SystemTime> {
+        let is_served = self.current().is_some() || self.is_ready();
+        let latest = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.filter(|_| is_served)
+    }
+
     /// Lets another generation serve from now on, and returns the one that did. Requests that waited for one
     /// have their hold on it before anybody else can ask for its end.
     pub fn switch(self: &Arc<Self>, to: Option<Arc<Generation<T>>>) -> Option<Arc<Generation<T>>> {
+        if let Some(to) = &to {
+            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(to.created());
+        }
         let mut door = self.door();
         let (from, held) = door.switch(to);
         if let Some(current) = door.current().cloned() {

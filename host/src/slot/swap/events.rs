@@ -53,6 +53,8 @@ pub enum SwapEvent {
     },
     /// A swap came to its end.
     Ended(Box<SwapReport>),
+    /// The server is stopped: nothing happens any more.
+    Stopped,
 }
 
 impl SwapEvent {
@@ -64,17 +66,7 @@ impl SwapEvent {
             Self::Progress { .. } => "progress",
             Self::Step { .. } => "step",
             Self::Ended(_) => "ended",
-        }
-    }
-
-    /// The slot's name.
-    pub fn slot(&self) -> &str {
-        match self {
-            Self::Begun { slot, .. }
-            | Self::StepBegun { slot, .. }
-            | Self::Progress { slot, .. }
-            | Self::Step { slot, .. } => slot,
-            Self::Ended(report) => &report.slot,
+            Self::Stopped => "stopped",
         }
     }
 }

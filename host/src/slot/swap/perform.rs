@@ -142,6 +142,14 @@ impl<T: ModelText> Performer<'_, T> {
         };
         self.slot.let_go();
         let mut report = swap.report;
+        let goes_on = |incumbent: &Generation<T>| {
+            let serving = self.slot.current();
+            serving.is_some_and(|serving| serving.identity() == incumbent.identity())
+        };
+        if !swap.incumbent.as_deref().is_some_and(goes_on) {
+            // What was given away found nothing that goes on with it.
+            report.cancelled += std::mem::take(&mut report.carried);
+        }
         report.to = self.slot.current().map(|serving| GenerationCard::of(&serving));
         report.held_requests = self.slot.held().0 - held;
         report.memory.after.process_anonymous = memory::anonymous();

@@ -191,7 +191,7 @@ impl<T: ModelText> Supervisor<T> {
     }
 
     /// Takes no orders any more, cancels those that run and waits for them, then ends every slot: all until
-    /// `deadline`. Blocks the calling thread.
+    /// `deadline`. The last event says so. Blocks the calling thread.
     pub fn shutdown(&self, deadline: Duration) -> Vec<(String, GenerationEnd)> {
         let began = Instant::now();
         let mut state = self.lock();
@@ -205,6 +205,7 @@ impl<T: ModelText> Supervisor<T> {
         drop(waited);
         let ends = self.slots.shutdown(deadline.saturating_sub(began.elapsed()));
         self.release_stuck();
+        let _ = self.events.send(SwapEvent::Stopped);
         ends
     }
 
