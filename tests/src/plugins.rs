@@ -168,8 +168,8 @@ met-backend-api.workspace = true
 libc.workspace = true
 "#;
 
-/// Builds a library and gives its file as cargo names it.
-fn build(manifest: &Path, what: &[&str], name: &str, target: Option<&Path>, flags: &str) -> Result<PathBuf> {
+/// Cargo, as this test was built with it.
+pub(crate) fn cargo() -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     // What cargo tells this test of its own package would have build scripts run again.
@@ -182,6 +182,12 @@ fn build(manifest: &Path, what: &[&str], name: &str, target: Option<&Path>, flag
             command.env_remove(&name);
         }
     }
+    command
+}
+
+/// Builds a library and gives its file as cargo names it.
+fn build(manifest: &Path, what: &[&str], name: &str, target: Option<&Path>, flags: &str) -> Result<PathBuf> {
+    let mut command = cargo();
     command.args([
         "build",
         "--offline",

@@ -1,5 +1,6 @@
 //! The real server as a child process on a free port.
 
+use crate::plugins;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     io::{BufRead, BufReader},
@@ -26,7 +27,7 @@ pub fn artifacts() -> Result<&'static Path> {
 
 /// Builds the server and the backend libraries; quick where `cargo test` has built them already.
 fn build() -> Result<PathBuf> {
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = plugins::cargo();
     cargo.args([
         "build",
         "--quiet",
