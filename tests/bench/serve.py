@@ -237,13 +237,13 @@ def one_life(start, program, model, args):
         server.stop()
 
 
-def peer_server(program, model, args):
+def peer_server(program, model, args, option="-m"):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     where = ["--host", "127.0.0.1", "--port", str(port), "-t", str(args.threads)]
-    return Server([program, "-m", model, *where, *args.peer_args.split()], address)
+    return Server([program, option, model, *where, *args.peer_args.split()], address)
 
 
 def our_server(program, model, args):
