@@ -2,8 +2,10 @@
 
 pub mod cycles;
 pub mod life;
+pub mod operator;
 pub mod plugins;
 pub mod server;
+pub mod stream;
 mod texts;
 
 pub use server::Server;

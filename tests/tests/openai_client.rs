@@ -1,17 +1,18 @@
 //! The official Python client against the real server: `tests/python` says what it does.
 
 use anyhow::{Context, Result, ensure};
-use met_tests::Server;
+use met_tests::{Server, fixture, model_path, server::artifacts};
 use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::{Mutex, PoisonError},
 };
 
 #[test]
 fn the_official_python_client_is_served() -> Result<()> {
     let python = environment()?;
-    let model = met_tests::model_path();
+    let model = model_path();
     let server = Server::start(&["--model", &model.to_string_lossy()])?;
     let tests = Command::new(python)
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
@@ -28,12 +29,37 @@ fn the_official_python_client_is_served() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn streams_of_the_official_client_survive_every_kind_of_swap() -> Result<()> {
+    let python = environment()?;
+    let built = artifacts()?;
+    let tests = Command::new(python)
+        .arg(suite().join("swaps.py"))
+        .arg("--host")
+        .arg(built.join("met-host"))
+        .arg("--library")
+        .arg(built.join("libmet_cpu.so"))
+        .args(["--clients", "4", "--swaps", "16", "--tokens", "24"])
+        .args([model_path(), fixture("tiny-q8_0.gguf")])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()?;
+    ensure!(
+        tests.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&tests.stdout),
+        String::from_utf8_lossy(&tests.stderr)
+    );
+    Ok(())
+}
+
 fn suite() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
 }
 
 /// A Python with the suite's packages, kept in the target folder for as long as they stay the same.
 fn environment() -> Result<PathBuf> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
     let python = folder.join("bin/python");
     let (requirements, installed) = (suite().join("requirements.txt"), folder.join("installed.txt"));

@@ -1,0 +1,159 @@
+//! A changed configuration file, applied by `reload` and by SIGHUP.
+
+use anyhow::{Result, ensure};
+use met_tests::{
+    Server, fixture,
+    operator::{Operated, builtin, configuration, eventually, scripted, with},
+};
+use serde_json::{Value, json};
+use std::process::Command;
+
+fn hang_up(operated: &Operated) -> Result<()> {
+    let status = Command::new("kill")
+        .args(["-HUP", &operated.server.pid().to_string()])
+        .status()?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
+
+fn generation(operated: &Operated, slot: &str) -> Result<Value> {
+    Ok(operated.slot(slot)?["generation"].clone())
+}
+
+#[test]
+fn new_slots_load_changed_ones_swap_gone_ones_unload_and_the_rest_stay() -> Result<()> {
+    let slot = scripted("")?;
+    let operated = Operated::start(&[("changed", &slot), ("gone", &slot), ("same", &slot)])?;
+    let before = operated.answer("changed")?;
+    // Made by hand: no file says that it should go.
+    operated.send("POST", "/slots/hand", &slot)?;
+    let unchanged = operated.command(&["reload"])?;
+    ensure!(
+        unchanged.success && unchanged.out.contains("nothing has changed"),
+        "{unchanged:?}"
+    );
+
+    let other = scripted("set salt 2")?;
+    let new = builtin(&fixture("tiny-q4_1.gguf"));
+    operated.configure(&configuration(
+        "",
+        &[("changed", &other), ("new", &new), ("same", &slot)],
+    ))?;
+    let told = operated.command(&["reload", "--json"])?;
+    let json: Value = serde_json::from_str(&told.out)?;
+    let changes: Vec<String> = json["changes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|c| format!("{} {} {}", c["change"], c["slot"], c["report"]["outcome"]).replace('"', ""))
+        .collect();
+    ensure!(
+        told.success && changes == ["swap changed swapped", "unload gone unloaded", "load new loaded"],
+        "{told:?}"
+    );
+    ensure!(operated.models()? == ["changed", "hand", "new", "same"]);
+    ensure!(operated.answer("changed")? != before);
+    ensure!(generation(&operated, "changed")? == 2 && generation(&operated, "same")? == 1);
+    Ok(())
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_names_the_line() -> Result<()> {
+    let slot = scripted("")?;
+    let operated = Operated::start(&[("chat", &slot)])?;
+    // A good change before the bad line, which must not be applied either.
+    let text = configuration("", &[("chat", &scripted("set salt 2")?), ("new", &slot)]);
+    for (at, (bad, says)) in [
+        ("modle = \"a.gguf\"", "modle"),
+        ("plan = \"both\"", "both"),
+        ("model = ", ""),
+        ("threads = -1", "-1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let text = format!("{text}\n[slot.bad]\n{bad}\n");
+        let line = format!("line {}:", text.lines().count());
+        operated.configure(&text)?;
+        let told = operated.command(&["reload"])?;
+        ensure!(
+            !told.success && told.error.contains(&line) && told.error.contains(says),
+            "{line} {told:?}"
+        );
+        hang_up(&operated)?;
+        // The file must stay as it is until it was read.
+        eventually("the log names the line", || {
+            let log = operated.server.log();
+            let said: Vec<&str> = log
+                .lines()
+                .filter(|line| line.contains("nothing was changed"))
+                .collect();
+            Ok(said
+                .get(at)
+                .is_some_and(|said| said.contains(&line) && said.contains(says)))
+        })?;
+    }
+    let text = format!("{text}\n[slot.bad]\nbackend = \"builtin:tpu\"\n");
+    operated.configure(&text)?;
+    let told = operated.command(&["reload"])?;
+    ensure!(!told.success && told.error.contains("[slot.bad]"), "{told:?}");
+    ensure!(operated.models()? == ["chat"] && generation(&operated, "chat")? == 1);
+    Ok(())
+}
+
+#[test]
+fn a_hang_up_applies_the_file_while_clients_are_served() -> Result<()> {
+    let operated = Operated::start(&[("chat", &scripted("")?)])?;
+    let before = operated.answer("chat")?;
+    let other = scripted("set salt 2")?;
+    operated.configure(&configuration("", &[("chat", &other), ("more", &other)]))?;
+    hang_up(&operated)?;
+    eventually("both slots are as the file says", || {
+        let chat = operated.answer("chat")?;
+        Ok(operated.models()? == ["chat", "more"] && chat != before && chat == operated.answer("more")?)
+    })
+}
+
+#[test]
+fn what_fails_in_a_reload_keeps_what_it_has_and_is_tried_again() -> Result<()> {
+    let slot = scripted("")?;
+    let operated = Operated::start(&[("bad", &slot), ("good", &slot)])?;
+    let before = operated.answer("bad")?;
+    let folder = tempfile::tempdir()?;
+    let missing = folder.path().join("later.gguf");
+    let later = with(&scripted("set salt 2")?, json!({"model": missing}));
+    operated.configure(&configuration(
+        "",
+        &[("bad", &later), ("good", &scripted("set salt 2")?)],
+    ))?;
+    let told = operated.command(&["reload"])?;
+    ensure!(
+        !told.success && told.out.contains("swap bad: failed") && told.out.contains("swap good: swapped"),
+        "{told:?}"
+    );
+    ensure!(operated.answer("bad")? == before);
+    std::fs::copy(fixture("tiny-q4_1.gguf"), &missing)?;
+    let told = operated.command(&["reload"])?;
+    ensure!(
+        told.success && told.out.trim() == "swap bad: swapped",
+        "only what was left to do: {told:?}"
+    );
+    ensure!(operated.answer("bad")? == operated.answer("good")?);
+    Ok(())
+}
+
+#[test]
+fn without_a_file_there_is_nothing_to_reload() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("admin.sock");
+    let admin = format!("unix:{}", socket.display());
+    let model = fixture("tiny-q4_1.gguf");
+    let _server = Server::start(&["--model", &model.to_string_lossy(), "--admin", &admin])?;
+    let stream = std::os::unix::net::UnixStream::connect(&socket)?;
+    let reply = met_tests::operator::send(stream, "POST", "/reload", &Value::Null, "")?;
+    ensure!(
+        reply.status == 400 && reply.json.to_string().contains("--config"),
+        "{reply:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Where operators connect, and what becomes of a swap when the server is stopped.
+
+use anyhow::{Context, Result, ensure};
+use met_tests::{
+    Server, fixture,
+    operator::{Operated, scripted, send, with},
+    server::artifacts,
+    stream::Stream,
+};
+use serde_json::{Value, json};
+use std::{
+    net::{TcpListener, TcpStream},
+    process::Command,
+};
+
+#[test]
+fn a_tcp_listener_answers_only_to_its_token() -> Result<()> {
+    let model = fixture("tiny-q4_1.gguf");
+    // Free a moment ago.
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    let args = ["--model", &model.to_string_lossy(), "--admin", &address];
+    let refused = Server::start(&args).err().context("it serves without a token")?;
+    ensure!(refused.to_string().contains("MET_ADMIN_TOKEN"), "{refused}");
+
+    let _server = Server::start_with(&args, &[("MET_ADMIN_TOKEN", "open sesame")])?;
+    for (method, route) in [
+        ("GET", "/slots"),
+        ("POST", "/slots/chat/swap"),
+        ("DELETE", "/slots/chat"),
+        ("GET", "/events"),
+        ("GET", "/nothing"),
+    ] {
+        for header in [
+            "",
+            "authorization: Bearer open sesam\r\n",
+            "authorization: open sesame\r\n",
+        ] {
+            let reply = send(TcpStream::connect(&address)?, method, route, &Value::Null, header)?;
+            ensure!(
+                reply.status == 401 && reply.json["error"]["code"] == "invalid_token",
+                "{method} {route} {header}: {reply:?}"
+            );
+        }
+    }
+    let header = "authorization: Bearer open sesame\r\n";
+    let reply = send(
+        TcpStream::connect(&address)?,
+        "GET",
+        "/slots",
+        &Value::Null,
+        header,
+    )?;
+    ensure!(
+        reply.status == 200 && reply.json["slots"][0]["generation"] == 1,
+        "{reply:?}"
+    );
+
+    let command = |token: &str| {
+        Command::new(artifacts()?.join("met-host"))
+            .args(["status", "--json", "--admin", &address])
+            .env("MET_ADMIN_TOKEN", token)
+            .output()
+            .context("met-host didn't start")
+    };
+    ensure!(command("open sesame")?.status.success());
+    let refused = command("")?;
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        !refused.status.success() && error.contains("MET_ADMIN_TOKEN"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_one_server_that_runs_here_needs_no_name() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let runtime = [(
+        "XDG_RUNTIME_DIR",
+        folder.path().to_str().context("a path in UTF-8")?,
+    )];
+    let status = || {
+        Command::new(artifacts()?.join("met-host"))
+            .args(["status"])
+            .envs(runtime)
+            .output()
+            .context("met-host didn't start")
+    };
+    let nobody = status()?;
+    let error = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    ensure!(!nobody.status.success() && error.contains("--admin"), "{error}");
+
+    let model = fixture("tiny-q4_1.gguf");
+    let model = model.to_string_lossy();
+    let _one = Server::start_with(&["--model", &model], &runtime)?;
+    let found = status()?;
+    ensure!(
+        found.status.success() && String::from_utf8_lossy(&found.stdout).contains("chat"),
+        "{found:?}"
+    );
+    let _two = Server::start_with(&["--model", &model], &runtime)?;
+    let several = status()?;
+    ensure!(
+        !several.status.success() && String::from_utf8_lossy(&several.stderr).contains("several servers"),
+        "{several:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_stop_during_a_load_gives_the_candidate_up_and_lets_streams_finish() -> Result<()> {
+    for plan in ["side_by_side", "drain_first"] {
+        let mut operated = Operated::start(&[("chat", &scripted("set step_us 2000")?)])?;
+        let body = json!({"model": "chat", "prompt": "Once", "max_tokens": 300, "temperature": 0});
+        let undisturbed = Stream::start(&operated.server, &body)?.rest()?;
+        let mut events = operated.events()?;
+        let slow = with(&scripted("set load_ms 3600000")?, json!({"plan": plan}));
+        let stream = (plan == "side_by_side").then(|| Stream::start(&operated.server, &body));
+        operated.begin_swap("chat", &slow)?;
+        events.wait_for("step_begun", Some("load"))?;
+        let status = operated.server.stop()?;
+        let log = operated.server.log();
+        ensure!(
+            status.success() && !log.contains("panicked"),
+            "{plan}: {status}\n{log}"
+        );
+        ensure!(
+            log.contains("torn down") && log.contains("cancelled"),
+            "{plan}: {log}"
+        );
+        if let Some(stream) = stream {
+            ensure!(stream?.rest()? == undisturbed, "the incumbent's stream finishes");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stop_during_a_drain_ends_what_the_swap_has_begun() -> Result<()> {
+    let mut operated = Operated::start_with(
+        "drain_deadline_s = 60",
+        &[("chat", &scripted("set step_us 2000")?)],
+    )?;
+    let body = json!({"model": "chat", "prompt": "Once", "max_tokens": 500, "temperature": 0});
+    let undisturbed = Stream::start(&operated.server, &body)?.rest()?;
+    let mut events = operated.events()?;
+    let stream = Stream::start(&operated.server, &body)?;
+    operated.begin_swap("chat", &with(&scripted("")?, json!({"plan": "side_by_side"})))?;
+    events.wait_for("step_begun", Some("drain"))?;
+    let status = operated.server.stop()?;
+    let log = operated.server.log();
+    ensure!(status.success() && !log.contains("panicked"), "{status}\n{log}");
+    ensure!(log.contains("swapped"), "the swap comes to its end: {log}");
+    ensure!(stream.rest()? == undisturbed, "the stream finishes");
+    Ok(())
+}
