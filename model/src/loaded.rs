@@ -1,8 +1,7 @@
 //! A model behind the boundary, over any operations.
 
 use crate::{
-    Checkpoint, Error, Llama, LlamaConfig, Result,
-    convert,
+    Checkpoint, Error, Llama, LlamaConfig, Result, convert,
     flight::Flight,
     kv::{BLOCK_SIZE, KvSize},
     pools::Pools,
