@@ -33,27 +33,32 @@ pub(crate) static VOTES: &[(&str, &str, Run)] = &[
 
 vector_fn! {
 fn shuffle<const MODE: u8>(w: &mut Warp, i: &Inst, mask: u32) {
-    let (value, lanes, clamps) = (*w.r(i.a), *w.r(i.b), *w.r(i.more[0]));
-    let (mut out, mut in_range, mut missing) = ([0; LANES], 0, 0);
-    for lane in 0..LANES as u32 {
-        let by = lanes[lane as usize] & 31;
-        let clamp = clamps[lane as usize] & 31;
-        let segment = clamps[lane as usize] >> 8 & 31;
-        let most = lane & segment | clamp & !segment;
-        let (source, fine) = match MODE {
-            0 => (lane.wrapping_sub(by), lane as i32 - by as i32 >= most as i32),
-            1 => (lane + by, lane + by <= most),
-            2 => (lane ^ by, lane ^ by <= most),
+    let (value, lanes, clamps) = (w.r(i.a), w.r(i.b), w.r(i.more[0]));
+    let (mut source, mut fine, mut out) = ([0u32; LANES], [0u32; LANES], [0; LANES]);
+    for lane in 0..LANES {
+        let at = lane as u32;
+        let by = lanes[lane] & 31;
+        let segment = clamps[lane] >> 8 & 31;
+        let most = at & segment | clamps[lane] & 31 & !segment;
+        let (from, inside) = match MODE {
+            0 => (at.wrapping_sub(by), at as i32 - by as i32 >= most as i32),
+            1 => (at + by, at + by <= most),
+            2 => (at ^ by, at ^ by <= most),
             _ => {
-                let source = lane & segment | by & !segment;
-                (source, source <= most)
+                let from = at & segment | by & !segment;
+                (from, from <= most)
             }
         };
-        let source = if fine { source & 31 } else { lane };
-        out[lane as usize] = value[source as usize];
-        in_range |= (fine as u32) << lane;
-        missing |= (!mask >> source & mask >> lane & 1) << lane;
+        source[lane] = if inside { from & 31 } else { at };
+        fine[lane] = inside as u32;
     }
+    let (mut in_range, mut missing) = (0, 0);
+    for lane in 0..LANES {
+        out[lane] = value[source[lane] as usize & 31];
+        in_range |= fine[lane] << lane;
+        missing |= (!mask >> source[lane] & 1) << lane;
+    }
+    missing &= mask;
     if missing != 0 {
         let what = "shuffle reads a lane that does not take part";
         return w.fail(i.line, missing.trailing_zeros(), Code::LAUNCH_FAILED, 0, what);

@@ -27,6 +27,13 @@ pub(super) struct Copies {
     groups: VecDeque<Vec<Copy>>,
 }
 
+impl Copies {
+    pub(super) fn clear(&mut self) {
+        self.open.clear();
+        self.groups.clear();
+    }
+}
+
 vector_fn! {
 /// `width` bytes from the address in `a` plus `imm` to the shared address in `b` (64-bit where `d` is 1).
 /// Where `c` is 1, register `more[0]` holds how many bytes to read.

@@ -302,12 +302,16 @@ pub(crate) fn load_parameter(w: &mut Warp, i: &Inst, mask: u32) {
         let Some(raw) = w.parameters.get(from..from + bytes) else {
             return w.fail(i.line, 0, crate::code::Code::LAUNCH_FAILED, 0, "the parameter lies outside the list");
         };
-        let mut wide = [0; 8];
-        wide[..bytes].copy_from_slice(raw);
-        if i.c & 1 != 0 && raw[bytes - 1] & 0x80 != 0 {
-            wide[bytes..].fill(0xff);
-        }
-        let value = u64::from_le_bytes(wide);
+        let signed = i.c & 1 != 0;
+        let value = match *raw {
+            [a] if signed => a as i8 as u64,
+            [a] => a as u64,
+            [a, b] if signed => i16::from_le_bytes([a, b]) as u64,
+            [a, b] => u16::from_le_bytes([a, b]) as u64,
+            [a, b, c, d] if signed => i32::from_le_bytes([a, b, c, d]) as u64,
+            [a, b, c, d] => u32::from_le_bytes([a, b, c, d]) as u64,
+            _ => raw.iter().rev().fold(0, |value, byte| value << 8 | *byte as u64),
+        };
         if i.c & 2 != 0 {
             w.set_q(i.more[part], &[value; LANES], mask);
         } else {

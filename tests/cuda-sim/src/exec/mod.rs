@@ -14,6 +14,7 @@ mod half;
 mod integer;
 mod matrix;
 mod memory;
+mod registers;
 mod repack;
 mod run;
 mod table;

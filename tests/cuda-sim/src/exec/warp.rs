@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::copy::Copies;
-use super::{LANES, memory};
+use super::memory;
+use super::registers::Registers;
 use crate::arena::Space;
 use crate::code::Code;
 
@@ -56,16 +57,6 @@ pub(crate) struct Inst {
     pub(crate) line: u32,
 }
 
-/// One 32-bit register of all lanes.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-pub(crate) struct Lanes32(pub(crate) [u32; LANES]);
-
-/// One 64-bit register of all lanes.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-pub(crate) struct Lanes64(pub(crate) [u64; LANES]);
-
 /// Lanes that stand at the same instruction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
@@ -96,9 +87,7 @@ pub(crate) enum Stop {
 
 /// A warp of one block.
 pub(crate) struct Warp {
-    words: Box<[Lanes32]>,
-    longs: Box<[Lanes64]>,
-    predicates: Box<[u32]>,
+    pub(super) registers: Registers,
     pub(super) parameters: Arc<[u8]>,
     pub(super) global: Space,
     pub(super) shared: Space,
@@ -124,12 +113,8 @@ impl Warp {
         local: memory::Frames,
         budget: u64,
     ) -> Warp {
-        let mut predicates = vec![0; slots[2]].into_boxed_slice();
-        predicates[0] = !0;
         Warp {
-            words: vec![Lanes32([0; LANES]); slots[0]].into_boxed_slice(),
-            longs: vec![Lanes64([0; LANES]); slots[1]].into_boxed_slice(),
-            predicates,
+            registers: Registers::take(slots),
             parameters,
             global,
             shared,
@@ -152,74 +137,9 @@ impl Warp {
             mask: lanes,
             parked: false,
         });
-        self.copies = Copies::default();
+        self.copies.clear();
         self.local.forget();
         self.issued = 0;
-    }
-
-    #[inline(always)]
-    pub(super) fn r(&self, slot: u16) -> &[u32; LANES] {
-        debug_assert!((slot as usize) < self.words.len());
-        // SAFETY: the decoder hands out slots and counts them, and the kernel's count made this slice.
-        unsafe { &self.words.get_unchecked(slot as usize).0 }
-    }
-
-    #[inline(always)]
-    pub(super) fn q(&self, slot: u16) -> &[u64; LANES] {
-        debug_assert!((slot as usize) < self.longs.len());
-        // SAFETY: as in `r`.
-        unsafe { &self.longs.get_unchecked(slot as usize).0 }
-    }
-
-    #[inline(always)]
-    pub(super) fn p(&self, slot: u16) -> u32 {
-        debug_assert!((slot as usize) < self.predicates.len());
-        // SAFETY: as in `r`.
-        unsafe { *self.predicates.get_unchecked(slot as usize) }
-    }
-
-    #[inline(always)]
-    pub(super) fn set_r(&mut self, slot: u16, value: &[u32; LANES], mask: u32) {
-        debug_assert!((slot as usize) < self.words.len());
-        // SAFETY: as in `r`.
-        let to = unsafe { &mut self.words.get_unchecked_mut(slot as usize).0 };
-        if mask == !0 {
-            *to = *value;
-        } else {
-            for lane in 0..LANES {
-                to[lane] = if mask >> lane & 1 != 0 {
-                    value[lane]
-                } else {
-                    to[lane]
-                };
-            }
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn set_q(&mut self, slot: u16, value: &[u64; LANES], mask: u32) {
-        debug_assert!((slot as usize) < self.longs.len());
-        // SAFETY: as in `r`.
-        let to = unsafe { &mut self.longs.get_unchecked_mut(slot as usize).0 };
-        if mask == !0 {
-            *to = *value;
-        } else {
-            for lane in 0..LANES {
-                to[lane] = if mask >> lane & 1 != 0 {
-                    value[lane]
-                } else {
-                    to[lane]
-                };
-            }
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn set_p(&mut self, slot: u16, value: u32, mask: u32) {
-        debug_assert!((slot as usize) < self.predicates.len());
-        // SAFETY: as in `r`.
-        let to = unsafe { self.predicates.get_unchecked_mut(slot as usize) };
-        *to = (*to & !mask) | (value & mask);
     }
 
     #[cold]
