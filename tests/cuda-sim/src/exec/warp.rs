@@ -23,8 +23,8 @@ pub(crate) enum Flow {
     Checked,
     /// To `imm` where the guard holds.
     Branch,
-    /// To the target that the lane's index selects: `a` holds the index, `imm` the first target's slot
-    /// in [`Code`](crate::decode::Kernel), `width` is unused.
+    /// To the target that the lane's index selects: `a` holds the index, `imm` where in the kernel's list of
+    /// targets its table begins.
     Table,
     /// Waits until every lane of the member mask in register `more[13]` is here.
     Meet,

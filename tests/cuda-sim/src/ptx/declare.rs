@@ -115,10 +115,12 @@ impl Parser<'_> {
     fn initial(&mut self, kind: Type, bytes: &mut Vec<u8>) -> Result<(), Refusal> {
         let line = self.line();
         if self.eat(b'{') {
+            self.deeper()?;
             while !self.eat(b'}') {
                 self.initial(kind, bytes)?;
                 self.eat(b',');
             }
+            self.depth -= 1;
             return Ok(());
         }
         let minus = self.eat(b'-');

@@ -34,7 +34,7 @@ pub(crate) fn parse(source: &str) -> Result<Module, Refusal> {
 pub(super) struct Parser<'a> {
     tokens: &'a [(Token<'a>, u32)],
     pub(super) at: usize,
-    depth: usize,
+    pub(super) depth: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -155,11 +155,7 @@ impl<'a> Parser<'a> {
 
     /// Statements up to the closing brace.
     fn block(&mut self) -> Result<Vec<Statement>, Refusal> {
-        let line = self.line();
-        self.depth += 1;
-        if self.depth > MOST_NESTING {
-            return refuse(line, "blocks nest too deep");
-        }
+        self.deeper()?;
         let mut body = Vec::new();
         while !self.eat(b'}') {
             self.statement(&mut body)?;
@@ -233,6 +229,22 @@ impl<'a> Parser<'a> {
     }
 
     fn operand(&mut self) -> Result<Operand, Refusal> {
+        self.deeper()?;
+        let operand = self.operand_inside()?;
+        self.depth -= 1;
+        Ok(operand)
+    }
+
+    /// Counts one more level of nesting.
+    pub(super) fn deeper(&mut self) -> Result<(), Refusal> {
+        self.depth += 1;
+        if self.depth > MOST_NESTING {
+            return refuse(self.line(), "the text nests too deep");
+        }
+        Ok(())
+    }
+
+    fn operand_inside(&mut self) -> Result<Operand, Refusal> {
         let line = self.line();
         match self.next()? {
             Token::Mark(b'{') => Ok(Operand::Vector(self.operands(b'}')?)),
@@ -276,11 +288,6 @@ impl<'a> Parser<'a> {
     }
 
     fn operands(&mut self, close: u8) -> Result<Vec<Operand>, Refusal> {
-        let line = self.line();
-        self.depth += 1;
-        if self.depth > MOST_NESTING {
-            return refuse(line, "operands nest too deep");
-        }
         let mut list = Vec::new();
         while !self.eat(close) {
             list.push(self.operand()?);
@@ -289,7 +296,6 @@ impl<'a> Parser<'a> {
                 break;
             }
         }
-        self.depth -= 1;
         Ok(list)
     }
 
