@@ -12,7 +12,8 @@ use std::{
     os::fd::{AsRawFd, FromRawFd},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
-    time::SystemTime,
+    thread,
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Where set, the copy is a file in this folder, so that debuggers and profilers find its symbols.
@@ -21,6 +22,11 @@ const FOLDER_VARIABLE: &str = "MET_STAGE_DIR";
 const LARGEST: u64 = 8 << 30;
 /// Accepted under every `vm.memfd_noexec` policy; it keeps `execve` off the copy, not the linker's map.
 const MFD_NOEXEC_SEAL: libc::c_uint = 8;
+/// How long the kernel may hold a page of the copy, as it does while it reclaims or moves memory: until then the copy
+/// can't be sealed.
+const HELD: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A copy. It must be kept while the image is mapped: the linker knows images by file name, and the name
 /// holds a descriptor number that would be given out again.
@@ -175,10 +181,17 @@ fn create_memfd(name: &str) -> io::Result<File> {
 
 fn seal(copy: &File) -> io::Result<()> {
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: a plain call on a descriptor that we own.
-    match unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    let began = Instant::now();
+    loop {
+        // SAFETY: a plain call on a descriptor that we own.
+        if unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::ResourceBusy || began.elapsed() >= HELD {
+            return Err(error);
+        }
+        thread::sleep(PAUSE);
     }
 }
 
@@ -208,6 +221,26 @@ mod tests {
         assert_eq!(fs::read(&one.path).unwrap(), library());
         let error = (&one.copy).write(b"x").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_copy_is_sealed_once_nobody_holds_a_page_of_it() {
+        let mut copy = create_memfd("held").unwrap();
+        copy.write_all(&[7; 4096]).unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        let (copy_fd, pipe_fd) = (copy.as_raw_fd(), writer.as_raw_fd());
+        let mut offset = 0;
+        // SAFETY: both descriptors are ours, and `offset` lives through the call. The page is in the pipe now.
+        let moved = unsafe { libc::splice(copy_fd, &mut offset, pipe_fd, std::ptr::null_mut(), 4096, 0) };
+        assert_eq!(moved, 4096);
+        let reader = thread::spawn(move || {
+            // Longer than the kernel itself waits.
+            thread::sleep(Duration::from_millis(500));
+            reader.read_exact(&mut [0; 4096]).unwrap();
+        });
+        seal(&copy).unwrap();
+        reader.join().unwrap();
+        assert!(copy.write(b"x").is_err());
     }
 
     #[test]
