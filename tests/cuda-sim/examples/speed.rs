@@ -119,4 +119,8 @@ fn main() {
         0,
         &[&dx, &dy, &dz, &n],
     );
+    let matrix = sim.function(include_str!("../tests/ptx/matrix.ptx"), "many_products");
+    let halves = sim.upload(&[0x3c00_3800u32; 192]);
+    // 2,048 multiply-adds each.
+    measure(&sim, "mma", matrix, 1, 32, 0, &[&halves, &dz, &10_000i32]);
 }

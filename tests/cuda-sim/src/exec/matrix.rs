@@ -55,18 +55,18 @@ fn load_matrix<const COUNT: usize>(w: &mut Warp, i: &Inst, mask: u32) {
         return w.refuse_access(i.line, space::SHARED, (at, &rows), 16, givers, WRITTEN);
     }
     for matrix in 0..COUNT {
+        // SAFETY: each of the rows' 16 bytes were checked above; they are aligned.
+        let row = |row: usize| unsafe { at.data.add(rows[matrix * 8 + row] as usize).cast::<[u16; 8]>().read() };
+        let elements: [[u16; 8]; 8] = std::array::from_fn(row);
         let mut out = [0u32; LANES];
         for (lane, out) in out.iter_mut().enumerate() {
-            let (row, pair) = (lane / 4, lane % 4);
-            // SAFETY: each of the rows' 16 bytes were checked above.
-            let element = |row: usize, column: usize| unsafe {
-                at.data.add(rows[matrix * 8 + row] as usize + column * 2).cast::<u16>().read() as u32
-            };
-            *out = if i.c == 1 {
-                element(2 * pair, row) | element(2 * pair + 1, row) << 16
+            let (row, pair) = (lane / 4, 2 * (lane % 4));
+            let [low, high] = if i.c == 1 {
+                [elements[pair][row], elements[pair + 1][row]]
             } else {
-                element(row, 2 * pair) | element(row, 2 * pair + 1) << 16
+                [elements[row][pair], elements[row][pair + 1]]
             };
+            *out = low as u32 | (high as u32) << 16;
         }
         w.set_r(i.more[matrix], &out, mask);
     }
@@ -80,56 +80,59 @@ fn multiply_half<const K: usize, const BRAIN: bool>(w: &mut Warp, i: &Inst, mask
     if mask != !0 {
         return w.fail(i.line, 0, Code::LAUNCH_FAILED, 0, "mma with inactive lanes");
     }
-    let value = |bits: u32| if BRAIN { brain(bits) } else { half(bits) };
-    let (mut a, mut b, mut sum) = ([[0f32; 16]; 16], [[0f32; 8]; 16], [[0f32; 8]; 16]);
+    let (mut a, mut b) = ([[0f32; 16]; 16], [[0f32; 8]; 16]);
     for register in 0..K / 4 {
-        let (bits, rows, columns) = (w.r(i.more[4 + register]), 8 * (register & 1), 8 * (register >> 1));
-        let (low, high) = unpack(bits, value);
-        for lane in 0..LANES {
-            a[rows + lane / 4][columns + 2 * (lane % 4)] = low[lane];
-            a[rows + lane / 4][columns + 2 * (lane % 4) + 1] = high[lane];
+        // A lane's two values are neighbours in a row, and a row's four lanes follow each other.
+        let values = unpack::<BRAIN>(w.r(i.more[4 + register]));
+        let (rows, columns) = (8 * (register & 1), 8 * (register >> 1));
+        for row in 0..8 {
+            a[rows + row][columns..columns + 8].copy_from_slice(&values[8 * row..8 * row + 8]);
         }
     }
     for register in 0..K / 8 {
-        let (low, high) = unpack(w.r(i.more[4 + K / 4 + register]), value);
-        for lane in 0..LANES {
-            b[8 * register + 2 * (lane % 4)][lane / 4] = low[lane];
-            b[8 * register + 2 * (lane % 4) + 1][lane / 4] = high[lane];
+        let values = unpack::<BRAIN>(w.r(i.more[4 + K / 4 + register]));
+        for column in 0..8 {
+            for k in 0..8 {
+                b[8 * register + k][column] = values[8 * column + k];
+            }
         }
     }
-    for register in 0..4 {
-        let bits = w.r(i.more[4 + K / 4 + K / 8 + register]);
-        for lane in 0..LANES {
-            sum[lane / 4 + 8 * (register >> 1)][2 * (lane % 4) + (register & 1)] = f32::from_bits(bits[lane]);
+    let mut sum = [[0f32; 8]; 16];
+    for (row, sum) in sum.iter_mut().enumerate() {
+        let first = 4 + K / 4 + K / 8 + 2 * (row / 8);
+        let (even, odd) = (w.r(i.more[first]), w.r(i.more[first + 1]));
+        for pair in 0..4 {
+            let lane = row % 8 * 4 + pair;
+            sum[2 * pair] = f32::from_bits(even[lane]);
+            sum[2 * pair + 1] = f32::from_bits(odd[lane]);
         }
-    }
-    for row in 0..16 {
         for k in 0..K {
-            let x = a[row][k];
             for column in 0..8 {
-                sum[row][column] = x.mul_add(b[k][column], sum[row][column]);
+                sum[column] = a[row][k].mul_add(b[k][column], sum[column]);
             }
         }
     }
     for register in 0..4 {
         let mut out = [0; LANES];
-        for lane in 0..LANES {
-            out[lane] = sum[lane / 4 + 8 * (register >> 1)][2 * (lane % 4) + (register & 1)].to_bits();
+        for (lane, out) in out.iter_mut().enumerate() {
+            *out = sum[lane / 4 + 8 * (register >> 1)][2 * (lane % 4) + (register & 1)].to_bits();
         }
         w.set_r(i.more[register], &out, mask);
     }
 }
 }
 
-/// The two halves of each lane's register as floats.
+/// The two halves of each lane's register as floats, lane after lane.
 #[inline(always)]
-fn unpack(bits: &[u32; LANES], value: impl Fn(u32) -> f32) -> ([f32; LANES], [f32; LANES]) {
-    let (mut low, mut high) = ([0.0; LANES], [0.0; LANES]);
+fn unpack<const BRAIN: bool>(bits: &[u32; LANES]) -> [f32; 2 * LANES] {
+    let mut values = [0.0; 2 * LANES];
     for lane in 0..LANES {
-        low[lane] = value(bits[lane] & 0xffff);
-        high[lane] = value(bits[lane] >> 16);
+        for part in 0..2 {
+            let bits = bits[lane] >> (16 * part) & 0xffff;
+            values[2 * lane + part] = if BRAIN { brain(bits) } else { half(bits) };
+        }
     }
-    (low, high)
+    values
 }
 
 vector_fn! {

@@ -70,3 +70,15 @@ extern "C" __global__ void staged(const float *x, float *y, int n, int wait) {
     asm volatile("cp.async.wait_all;");
     for (int k = 0; k < 4; k++) y[128 + lane * 4 + k] = held[1][lane * 4 + k];
 }
+
+// Many products, for measuring.
+extern "C" __global__ void many_products(const unsigned *x, float *y, int rounds) {
+    int lane = threadIdx.x;
+    unsigned a[4] = {x[lane], x[lane + 32], x[lane + 64], x[lane + 96]}, b[2] = {x[lane + 128], x[lane + 160]};
+    float c[4] = {};
+    for (int i = 0; i < rounds; i++)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    y[lane] = c[0] + c[1] + c[2] + c[3];
+}
