@@ -101,7 +101,7 @@ struct Stream {
     first: Value,
 }
 
-const CHOICES: usize = 8;
+const CHOICES: usize = 4;
 
 impl Stream {
     fn start(server: &Server) -> Result<Self> {

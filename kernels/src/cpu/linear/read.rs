@@ -69,19 +69,16 @@ struct Pieces {
     kept: usize,
 }
 
-/// Reads the piece at a byte of the source to memory, with a thread's part of the staging memory.
-trait ReadPiece: Fn(usize, &mut [u8], &mut [u8]) -> Result<()> + Sync {}
-impl<F: Fn(usize, &mut [u8], &mut [u8]) -> Result<()> + Sync> ReadPiece for F {}
-
 impl Pieces {
-    /// Calls `read` once with each piece of `out`, until one fails. `staging` is shared among the threads.
+    /// Calls `read` once for each piece, until one fails: with its place in the source, a thread's part of `staging`,
+    /// and its part of `out`.
     fn each(
         &self,
         out: &mut [u8],
         staging: &mut [u8],
         team: &Team,
         progress: &mut Progress<'_>,
-        read: impl ReadPiece,
+        read: impl Fn(usize, &mut [u8], &mut [u8]) -> Result<()> + Sync,
     ) -> Result<()> {
         let in_a_round = (ROUND / self.read).max(1);
         for (round, out) in out.chunks_mut(self.kept * in_a_round).enumerate() {
