@@ -1,10 +1,14 @@
 use super::*;
 use crate::{
-    Error, ErrorKind, Ledger, TensorType, WeightSource,
+    Error, ErrorKind, Ledger, ReadAt, TensorType, WeightData, WeightSource,
     cpu::{Isa, Region, Team},
     formats,
 };
 use half::f16;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 /// Xorshift numbers.
 struct Random(u64);
@@ -480,4 +484,52 @@ fn a_long_load_reports_progress_and_can_be_stopped() {
     });
     assert_eq!(stopped.unwrap_err().kind, ErrorKind::Cancelled);
     assert_eq!(bench.ledger.owned_by("derived weights"), (0, 0));
+}
+
+#[test]
+fn a_read_that_fails_on_any_thread_is_the_loads_error_and_leaves_nothing() {
+    struct FailingAt {
+        bytes: Vec<u8>,
+        reads: AtomicUsize,
+        fail_at: usize,
+    }
+    impl ReadAt for FailingAt {
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> crate::Result<()> {
+            if self.reads.fetch_add(1, Ordering::Relaxed) == self.fail_at {
+                return Err(Error::invalid("the disk is gone"));
+            }
+            self.bytes.read_at(offset, out)
+        }
+    }
+    let bench = Bench::new(3);
+    for ty in [TensorType::Q4_0, TensorType::F16] {
+        // Nine mebibytes: two rounds, and many pieces.
+        let cols = 4096;
+        let rows = (9 << 20) / ty.bytes_of(cols).unwrap();
+        let bytes = random_bytes(ty, rows * cols, &mut Random(9));
+        let load = |fail_at| {
+            let reader = Arc::new(FailingAt {
+                bytes: bytes.clone(),
+                reads: AtomicUsize::new(0),
+                fail_at,
+            });
+            let whole = source(ty, rows, cols, Vec::new());
+            let source = WeightSource {
+                data: WeightData::new(reader.clone(), 0..bytes.len()),
+                ..whole
+            };
+            let region = &mut Region::default();
+            let loaded = PackedWeight::load(&source, &bench.ledger, region, &bench.team, &mut |_| Ok(()));
+            (loaded, reader.reads.load(Ordering::Relaxed))
+        };
+        let (whole, reads) = load(usize::MAX);
+        assert!(whole.is_ok() && reads > 8, "{reads}");
+        drop(whole);
+        let before = bench.ledger.total();
+        for fail_at in [0, 1, reads / 2, reads - 1] {
+            let error = load(fail_at).0.unwrap_err();
+            assert_eq!(error.message, format!("{ty:?}: the disk is gone"));
+            assert_eq!(bench.ledger.total(), before);
+        }
+    }
 }
