@@ -4,6 +4,7 @@ pub mod cycles;
 pub mod life;
 pub mod operator;
 pub mod plugins;
+pub mod scripted;
 pub mod server;
 pub mod stream;
 mod texts;

@@ -35,6 +35,8 @@ fn build() -> Result<PathBuf> {
         "met-host",
         "--package",
         "met-cpu",
+        "--package",
+        "met-scripted",
     ]);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
@@ -67,6 +69,45 @@ impl Server {
 
     /// The same with environment variables.
     pub fn start_with(args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
+        let (mut server, lines) = Self::spawn(args, env)?;
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    if let Some(url) = line.strip_prefix("listening on ") {
+                        server.url = url.to_owned();
+                        return Ok(server);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => bail!("met-host did not listen in time:\n{}", server.log()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = server.child.wait()?;
+                    bail!(
+                        "met-host ended with {status} before it listened:\n{}",
+                        server.log()
+                    )
+                }
+            }
+        }
+    }
+
+    /// Starts it and waits until its log has `line`, though it may not listen yet.
+    pub fn start_until(line: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
+        let (server, _) = Self::spawn(args, env)?;
+        let deadline = Instant::now() + START_LIMIT;
+        while !server.log().contains(line) {
+            ensure!(
+                Instant::now() < deadline,
+                "no {line:?} in time:\n{}",
+                server.log()
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    /// Starts it; its standard output comes line by line.
+    fn spawn(args: &[&str], env: &[(&str, &str)]) -> Result<(Self, mpsc::Receiver<String>)> {
         let mut child = Command::new(artifacts()?.join("met-host"))
             .args(["--listen", "127.0.0.1:0"])
             .args(args)
@@ -98,30 +139,12 @@ impl Server {
             }
             Some(())
         });
-        let mut server = Self {
+        let server = Self {
             child,
             url: String::new(),
             log,
         };
-        let deadline = Instant::now() + START_LIMIT;
-        loop {
-            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) => {
-                    if let Some(url) = line.strip_prefix("listening on ") {
-                        server.url = url.to_owned();
-                        return Ok(server);
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => bail!("met-host did not listen in time:\n{}", server.log()),
-                Err(RecvTimeoutError::Disconnected) => {
-                    let status = server.child.wait()?;
-                    bail!(
-                        "met-host ended with {status} before it listened:\n{}",
-                        server.log()
-                    )
-                }
-            }
-        }
+        Ok((server, lines))
     }
 
     /// `http://ADDR:PORT`.

@@ -1,7 +1,7 @@
 //! The real server with the real model: what README promises, seen from outside.
 
 use anyhow::{Context, Result, ensure};
-use met_tests::{Server, model_path, server::artifacts};
+use met_tests::{Server, model_path, scripted, server::artifacts};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -180,6 +180,52 @@ fn a_stop_lets_a_running_stream_finish() -> Result<()> {
         answer.contains("data: [DONE]") && !answer.contains("\"error\""),
         "{answer}"
     );
+    Ok(())
+}
+
+#[test]
+fn a_stop_while_the_model_loads_ends_the_process() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let library = artifacts()?.join("libmet_scripted.so");
+    let socket = folder.path().join("admin.sock");
+    // One load looks at the cancel flag; the other is in a call that does not come back for minutes.
+    for script in ["set load_ms 600000", "at load_model 1 hang 600000"] {
+        let model = scripted::model(folder.path(), script)?;
+        let path = |path: &std::path::Path| path.to_str().map(str::to_owned).context("a path in UTF-8");
+        let admin = format!("unix:{}", socket.display());
+        let args = [
+            "--backend",
+            &path(&library)?,
+            "--model",
+            &path(&model)?,
+            "--admin",
+            &admin,
+        ];
+        let mut server = Server::start_until("operators connect", &args, &[])?;
+        server.stop()?;
+        let log = server.log();
+        ensure!(
+            log.contains("stopped while the model was loading"),
+            "{script}:\n{log}"
+        );
+        ensure!(!socket.exists(), "{script}: the socket is left over");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_top_p_of_zero_leaves_the_likeliest_token() -> Result<()> {
+    let server = start(&[])?;
+    let ask = |fields: Value| -> Result<Option<String>> {
+        let mut body = chat("Write three words about the sea.", 24);
+        body.as_object_mut()
+            .context("an object")?
+            .extend(fields.as_object().cloned().unwrap_or_default());
+        Ok(text(&post(&server, "/v1/chat/completions", &body)?).map(str::to_owned))
+    };
+    let greedy = ask(json!({}))?;
+    assert_eq!(ask(json!({"temperature": 2, "top_p": 0, "seed": 1}))?, greedy);
+    assert_ne!(ask(json!({"temperature": 2, "top_p": 1, "seed": 1}))?, greedy);
     Ok(())
 }
 
