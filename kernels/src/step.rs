@@ -126,8 +126,11 @@ mod tests {
         for rows in [
             vec![row(0, 2, 0, &blocks)],
             vec![row(0, 4, 0, &blocks)],
+            vec![row(0, usize::MAX, 0, &blocks), row(usize::MAX, 4, 0, &blocks)],
             vec![row(1, 2, 0, &blocks)],
+            vec![row(1, 3, 0, &blocks)],
             vec![row(0, 2, 0, &blocks), row(1, 2, 0, &blocks)],
+            vec![row(0, 2, 0, &blocks), row(1, 1, 0, &blocks)],
             vec![row(0, 3, 0, &blocks), row(3, 0, 0, &blocks)],
         ] {
             let step = StepRows {
@@ -143,10 +146,16 @@ mod tests {
         let (short, far) = ([3], [2, 5]);
         let rows = [row(0, 1, 15, &short), row(1, 2, 15, &far)];
         let step = StepRows {
-            tokens: &[0; 3],
+            tokens: &[7, 8, 9],
             rows: &rows,
         };
         let step = HostStep::new(&step).unwrap();
+        assert_eq!(step.tokens(), [7, 8, 9]);
+        assert_eq!(
+            [step.rows()[0].tokens.clone(), step.rows()[1].tokens.clone()],
+            [0..1, 1..3]
+        );
+        assert!(step.positions().eq([15, 15, 16]));
         assert_eq!(step.blocks(&step.rows()[1]), far);
         step.check_blocks(16, 6).unwrap();
         assert!(step.check_blocks(16, 5).is_err(), "block 5 of 5");

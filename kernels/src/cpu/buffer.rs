@@ -233,6 +233,30 @@ mod tests {
         assert_eq!(ledger.total(), (0, 0));
     }
 
+    /// Address space is what would run out: pages that were never written take no memory.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_is_released_goes_back_to_the_system() {
+        let ledger = Ledger::default();
+        for _ in 0..20 {
+            let large = Buffer::<u8>::zeroed(&ledger, "test", 1 << 44).unwrap();
+            large.release().unwrap();
+        }
+        let pages = || -> u64 {
+            let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+            sizes.split(' ').next().unwrap().parse().unwrap()
+        };
+        let before = pages();
+        for _ in 0..1000 {
+            let mut region = Region::default();
+            drop(Buffer::<u8>::zeroed_in(&mut region, &ledger, "test", 1).unwrap());
+        }
+        assert!(
+            pages() < before + (32 << 30 >> 12),
+            "the rests of the regions are still mapped"
+        );
+    }
+
     #[test]
     fn a_refusal_is_exhausted_and_leaves_nothing() {
         let ledger = Ledger::with_limit(100);

@@ -346,6 +346,61 @@ mod tests {
         }
     }
 
+    /// Waits until all three tasks of a job have begun, each on a thread of its own.
+    fn meet(begun: &AtomicUsize) {
+        begun.fetch_add(1, Ordering::SeqCst);
+        let start = Instant::now();
+        while begun.load(Ordering::SeqCst) < 3 {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "a thread of the team sleeps on"
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn threads_that_sleep_are_woken_and_the_slowest_is_waited_for() {
+        let team = Team::new(3, &Ledger::default()).unwrap();
+        for _ in 0..5 {
+            // Long enough for all to sleep, as a rule.
+            std::thread::sleep(SPIN * 50);
+            let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            team.run(&|task| {
+                meet(&begun);
+                // Task 0 is the caller's.
+                std::thread::sleep(SPIN * 100 * u32::from(task > 0));
+                done.fetch_add(1, Ordering::Relaxed);
+            })
+            .unwrap();
+            assert_eq!(done.into_inner(), 3);
+        }
+    }
+
+    #[test]
+    fn no_thread_is_left_after_shutdown() {
+        static ENDED: AtomicUsize = AtomicUsize::new(0);
+        struct End;
+        impl Drop for End {
+            fn drop(&mut self) {
+                std::thread::sleep(SPIN * 100);
+                ENDED.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        thread_local!(static END: End = const { End });
+        let mut team = Team::new(3, &Ledger::default()).unwrap();
+        let begun = AtomicUsize::new(0);
+        team.run(&|task| {
+            meet(&begun);
+            if task > 0 {
+                END.with(|_| ());
+            }
+        })
+        .unwrap();
+        team.shutdown().unwrap();
+        assert_eq!(ENDED.load(Ordering::SeqCst), 2);
+    }
+
     #[test]
     fn split_covers_the_items_in_pieces_of_the_grain() {
         let team = Team::new(2, &Ledger::default()).unwrap();
@@ -402,7 +457,7 @@ mod tests {
         let mut team = Team::new(4, &ledger).unwrap();
         assert_eq!(ledger.owned_by("thread team"), (0, 3));
         team.shutdown().unwrap();
-        assert_eq!(ledger.total(), (0, 0));
+        assert_eq!((ledger.total(), team.size()), ((0, 0), 1));
         team.shutdown().unwrap();
         let done = AtomicUsize::new(0);
         team.run_tasks(3, &|_| {

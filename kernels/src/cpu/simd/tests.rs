@@ -162,10 +162,31 @@ fn low_halves_are_in_the_order_of_the_lanes() {
             s.low_halves(s.load(&self.0))
         }
     }
-    let low = |lane: usize| 0xFFF0 + lane as u32;
+    let low = |lane: usize| (lane as u32 * 0x9E37) & 0xFFFF;
     let x = std::array::from_fn(|lane| f32::from_bits(0x4B40_0000 | low(lane)));
     let expected: [u32; LANES / 2] = std::array::from_fn(|i| low(2 * i) | low(2 * i + 1) << 16);
     for isa in Isa::available() {
         assert_eq!(isa.run(LowHalves(x)), expected, "{isa:?}");
+    }
+}
+
+#[test]
+fn every_lane_counts_in_a_sum_and_in_the_largest() {
+    struct Folds([f32; LANES]);
+    impl Kernel for Folds {
+        type Out = (f32, f32);
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Self::Out {
+            let v = s.load(&self.0);
+            (s.sum(v), s.max_lane(v))
+        }
+    }
+    let powers: [f32; LANES] = std::array::from_fn(|lane| (1 << lane) as f32);
+    for isa in Isa::available() {
+        for turn in 0..LANES {
+            let mut x = powers;
+            x.rotate_left(turn);
+            assert_eq!(isa.run(Folds(x)), (65535.0, 32768.0), "{isa:?}");
+        }
     }
 }
