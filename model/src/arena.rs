@@ -36,6 +36,8 @@ pub struct Buffers<'a, T> {
     pub gated: &'a mut T,
     /// Logits, for [`LOGITS_ROWS`] rows at most.
     pub logits: &'a mut T,
+    /// Keys before their norm, where they have one.
+    pub raw_k: Option<&'a mut T>,
 }
 
 /// The pool.
@@ -64,7 +66,11 @@ impl<O: Ops> Arena<O> {
         for cols in [width, width, width, q, kv, kv, q, ffn, ffn, ffn] {
             self.push(ops, tokens, cols)?;
         }
-        self.push(ops, tokens.min(LOGITS_ROWS), config.vocab)
+        self.push(ops, tokens.min(LOGITS_ROWS), config.vocab)?;
+        match config.head_norms {
+            true => self.push(ops, tokens, kv),
+            false => Ok(()),
+        }
     }
 
     fn push(&mut self, ops: &mut O, rows: usize, cols: usize) -> Result<()> {
@@ -87,6 +93,7 @@ impl<O: Ops> Arena<O> {
             up,
             gated,
             logits,
+            more @ ..,
         ] = &mut self.tensors[..]
         else {
             return Err(Error::bug("the buffer arena was used after its release"));
@@ -103,6 +110,7 @@ impl<O: Ops> Arena<O> {
             up,
             gated,
             logits,
+            raw_k: more.first_mut(),
         })
     }
 }

@@ -13,18 +13,32 @@ pub fn checkpoint(bytes: &[u8]) {
             walk(value);
         }
     }
+    whole(&checkpoint);
+}
+
+/// Reads `bytes` as a folder's files in every way there is: the length of `config.json` in two bytes, `config.json`,
+/// `model.safetensors`. It must return, whatever they are.
+pub fn folder(bytes: &[u8]) {
+    let Some((len, rest)) = bytes.split_first_chunk() else {
+        return;
+    };
+    let (config, weights) = rest.split_at(rest.len().min(u16::from_le_bytes(*len).into()));
+    if let Ok(checkpoint) = Checkpoint::from_folder_bytes(config, weights.to_vec()) {
+        whole(&checkpoint);
+    }
+}
+
+fn whole(checkpoint: &Checkpoint) {
+    let bytes = checkpoint.file_bytes() as usize;
     for tensor in checkpoint.tensors() {
-        let weight = checkpoint.weight(&tensor.name);
-        assert!(
-            weight
-                .is_some_and(|w| w.data.len() == tensor.range.len() && w.rows * w.cols == tensor.elements())
-        );
+        assert!(tensor.range.end <= bytes);
+        assert_eq!(tensor.ty.bytes_of(tensor.elements()), Some(tensor.range.len()));
     }
     let _ = checkpoint.identity();
     let _ = checkpoint.quantization();
     let _ = checkpoint.parameters();
-    if let Ok(config) = LlamaConfig::from_checkpoint(&checkpoint) {
-        let _ = Llama::bind(config, &checkpoint);
+    if let Ok(config) = LlamaConfig::from_checkpoint(checkpoint) {
+        let _ = Llama::bind(config, checkpoint);
     }
 }
 

@@ -50,6 +50,26 @@ impl Yarn {
     }
 }
 
+/// Llama 3.1's scaling: long wavelengths are interpolated, short ones are kept, those between are blended.
+pub(crate) struct Llama3 {
+    pub(crate) factor: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) original_context: f64,
+}
+
+impl Llama3 {
+    pub(crate) fn apply(&self, inverse: &mut [f64]) {
+        let span = (self.high - self.low).max(f64::EPSILON);
+        for f in inverse {
+            // How often it turns within the original context.
+            let turns = self.original_context * *f / TAU;
+            let kept = ((turns - self.low) / span).clamp(0.0, 1.0);
+            *f *= kept + (1.0 - kept) / self.factor;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +103,30 @@ mod tests {
         let blend = (33.0 - 20.0) / 26.0;
         assert!((f[33] - plain[33] * (blend / 4.0 + 1.0 - blend)).abs() < 1e-12);
         assert!((yarn.magnitude() - 1.138_629_436_111_989).abs() < 1e-12);
+    }
+
+    #[test]
+    fn llama3_keeps_short_waves_and_interpolates_long_ones() {
+        let plain = inverse_frequencies(64, 500_000.0);
+        let mut f = plain.clone();
+        let scaling = Llama3 {
+            factor: 8.0,
+            low: 1.0,
+            high: 4.0,
+            original_context: 8192.0,
+        };
+        scaling.apply(&mut f);
+        for (i, (f, plain)) in f.iter().zip(&plain).enumerate() {
+            let wave = TAU / plain;
+            let expected = if wave < 8192.0 / 4.0 {
+                *plain
+            } else if wave > 8192.0 {
+                plain / 8.0
+            } else {
+                let smooth = (8192.0 / wave - 1.0) / 3.0;
+                (1.0 - smooth) * plain / 8.0 + smooth * plain
+            };
+            assert!((f - expected).abs() < 1e-15, "pair {i}: {f} {expected}");
+        }
     }
 }

@@ -26,7 +26,15 @@ pub struct Binder<'a> {
 #[derive(Debug, Default)]
 pub struct Bound {
     matrices: Vec<String>,
-    vectors: Vec<(String, usize)>,
+    vectors: Vec<BoundVector>,
+}
+
+#[derive(Debug)]
+struct BoundVector {
+    name: String,
+    len: usize,
+    /// Added to each value.
+    plus: f32,
 }
 
 impl<'a> Binder<'a> {
@@ -41,36 +49,32 @@ impl<'a> Binder<'a> {
 
     /// A matrix of `rows` outputs and `cols` inputs; an error where there is none.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
-        self.optional_matrix(name, rows, cols)?
-            .ok_or_else(|| missing(name))
-    }
-
-    /// The same, where it may be absent.
-    pub fn optional_matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Option<Matrix>> {
         if !self.find(name, &[cols, rows])? {
-            return Ok(None);
+            return Err(missing(self.checkpoint, name));
         }
         self.bound.matrices.push(name.to_owned());
-        Ok(Some(Matrix(self.bound.matrices.len() - 1)))
+        Ok(Matrix(self.bound.matrices.len() - 1))
     }
 
-    /// A vector of `len` values; an error where there is none.
-    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vector> {
-        self.optional_vector(name, len)?.ok_or_else(|| missing(name))
+    /// A vector of `len` values, to each of which `plus` is added; an error where there is none.
+    pub fn vector(&mut self, name: &str, len: usize, plus: f32) -> Result<Vector> {
+        let vector = self.optional_vector(name, len, plus)?;
+        vector.ok_or_else(|| missing(self.checkpoint, name))
     }
 
     /// The same, where it may be absent.
-    pub fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Vector>> {
+    pub fn optional_vector(&mut self, name: &str, len: usize, plus: f32) -> Result<Option<Vector>> {
         if !self.find(name, &[len])? {
             return Ok(None);
         }
-        self.bound.vectors.push((name.to_owned(), len));
+        let name = name.to_owned();
+        self.bound.vectors.push(BoundVector { name, len, plus });
         Ok(Some(Vector(self.bound.vectors.len() - 1)))
     }
 
-    /// Notes that a tensor was read in another way.
+    /// Notes that a tensor is read in another way, or isn't needed.
     pub fn skip(&mut self, name: &str) {
-        self.used.insert(name.to_owned());
+        self.used.insert(self.checkpoint.stored_name(name));
     }
 
     /// What was collected. A tensor that nothing asked for means that the file holds another kind of model
@@ -80,7 +84,7 @@ impl<'a> Binder<'a> {
             .checkpoint
             .tensors()
             .iter()
-            .find(|t| !self.used.contains(&t.name));
+            .find(|t| !self.used.contains(&t.name) && !self.checkpoint.is_derived(t));
         match unused {
             None => Ok(self.bound),
             Some(tensor) => Err(Error::invalid(format!(
@@ -96,17 +100,17 @@ impl<'a> Binder<'a> {
         };
         if tensor.shape != shape {
             return Err(Error::invalid(format!(
-                "tensor `{name}` has shape {:?}, but the metadata asks for {shape:?}",
-                tensor.shape
+                "tensor `{}` has shape {:?}, but the metadata asks for {shape:?}",
+                tensor.name, tensor.shape
             )));
         }
-        self.used.insert(name.to_owned());
+        self.used.insert(tensor.name.clone());
         Ok(true)
     }
 }
 
-fn missing(name: &str) -> Error {
-    Error::invalid(format!("tensor `{name}` is missing"))
+fn missing(checkpoint: &Checkpoint, name: &str) -> Error {
+    Error::invalid(format!("tensor `{}` is missing", checkpoint.stored_name(name)))
 }
 
 /// Loaded weights. They are in two pools, since one matrix may be kept as it was and in derived form.
@@ -155,13 +159,13 @@ impl<O: Ops> Weights<O> {
             bound
                 .matrices
                 .iter()
-                .chain(bound.vectors.iter().map(|(name, _)| name))
+                .chain(bound.vectors.iter().map(|vector| &vector.name))
         };
         let bytes_of = |name: &str| checkpoint.tensor(name).map_or(0, |t| t.range.len() as u64);
         let total = names().map(|name| bytes_of(name)).sum();
         let mut done = 0;
         for name in &bound.matrices {
-            let source = checkpoint.weight(name).ok_or_else(|| missing(name))?;
+            let source = checkpoint.weight(name).ok_or_else(|| missing(checkpoint, name))?;
             progress(done, total)?;
             let weight = ops.load_weight(&source, &mut |part| progress(done + part, total))?;
             let footprint = ops.footprint(&weight);
@@ -170,9 +174,11 @@ impl<O: Ops> Weights<O> {
             self.store.add(footprint.store);
             done += bytes_of(name);
         }
-        for (name, len) in &bound.vectors {
+        for BoundVector { name, len, plus } in &bound.vectors {
             progress(done, total)?;
-            let values = checkpoint.floats(name, *len)?.ok_or_else(|| missing(name))?;
+            let values = checkpoint.floats(name, *len)?;
+            let mut values = values.ok_or_else(|| missing(checkpoint, name))?;
+            values.iter_mut().for_each(|value| *value += plus);
             let vector = ops.load_vector(&values)?;
             let bytes = size_of_val(values.as_slice()) as u64;
             self.vectors.push((vector, bytes));

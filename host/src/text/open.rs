@@ -36,13 +36,15 @@ impl Text {
     /// [`TextError::Checkpoint`], which names the file and what is wrong with it.
     pub fn from_checkpoint(path: impl AsRef<Path>) -> Result<Self, TextError> {
         let path = path.as_ref();
-        match path.join("tokenizer.json").is_file() {
-            true => from_folder(path),
-            false => {
-                let checkpoint = Checkpoint::open(path)?;
-                Self::from_metadata(checkpoint.metadata()).map_err(|e| in_file(path, e))
-            }
+        if path.join("tokenizer.json").is_file() {
+            return from_folder(path);
         }
+        let checkpoint = Checkpoint::open(path)?;
+        if checkpoint.is_folder() {
+            let message = "the folder has no tokenizer.json, which a model in safetensors needs";
+            return Err(in_file(path, TextError::Checkpoint(message.to_owned())));
+        }
+        Self::from_metadata(checkpoint.metadata()).map_err(|e| in_file(path, e))
     }
 
     /// From the metadata of a GGUF file that is open already.

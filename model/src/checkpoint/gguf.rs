@@ -2,72 +2,40 @@
 //!
 //! The format is described in ggml's `docs/gguf.md`.
 
-use super::{cursor::Cursor, metadata::Metadata};
+use super::{
+    cursor::Cursor,
+    metadata::Metadata,
+    tensor::{MAX_DIMS, Tensor, checked_shape},
+};
 use crate::{Error, Result};
 use met_kernels::TensorType;
-use std::{collections::HashMap, ops::Range};
-
-/// A tensor of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor {
-    /// Its name.
-    pub name: String,
-    /// How elements are stored.
-    pub ty: TensorType,
-    /// Its 1 to 4 dimensions, none zero, the contiguous one first.
-    pub shape: Vec<usize>,
-    /// Its bytes in the file.
-    pub range: Range<usize>,
-}
-
-impl Tensor {
-    /// Number of elements.
-    pub fn elements(&self) -> usize {
-        self.shape.iter().product()
-    }
-}
 
 /// What a header says.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct Header {
     pub(super) metadata: Metadata,
     pub(super) tensors: Vec<Tensor>,
     /// Bytes before the tensors' data, without padding.
-    pub(super) header_bytes: usize,
-    by_name: HashMap<String, usize>,
-}
-
-impl Directory {
-    pub(super) fn tensor(&self, name: &str) -> Option<&Tensor> {
-        self.by_name.get(name).map(|&i| &self.tensors[i])
-    }
+    pub(super) bytes: usize,
 }
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const DEFAULT_ALIGNMENT: u64 = 32;
 const MAX_ALIGNMENT: u64 = 1 << 16;
 const MAX_NAME: usize = 64;
-const MAX_DIMS: u32 = 4;
 /// The fewest bytes of a pair: a key of one byte, a type, a value of one byte.
 const MIN_PAIR: usize = 8 + 1 + 4 + 1;
 /// The fewest bytes of a directory entry: a name of one byte, one dimension.
 const MIN_ENTRY: usize = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// Checks and reads the header of a file, from its start.
-pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Directory> {
+pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Header> {
     check_version(cursor)?;
     let tensor_count = cursor.count(MIN_ENTRY, format_args!("number of tensors"))?;
     let pair_count = cursor.count(MIN_PAIR, format_args!("number of metadata keys"))?;
 
     let metadata = Metadata::read(cursor, pair_count)?;
     let alignment = alignment(&metadata)?;
-    if let Some(parts) = metadata.get::<u64>("split.count")?
-        && parts > 1
-    {
-        return Err(Error::invalid(format!(
-            "the model is split over {parts} files, which is not supported; merge them into one"
-        )));
-    }
 
     let mut entries = Vec::new();
     for i in 0..tensor_count {
@@ -79,11 +47,9 @@ pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Directory> {
         .into_iter()
         .map(|entry| entry.place(data_start, alignment, cursor.file_bytes()))
         .collect::<Result<Vec<_>>>()?;
-    check_overlap(&tensors)?;
-    Ok(Directory {
+    Ok(Header {
         metadata,
-        header_bytes,
-        by_name: index(&tensors)?,
+        bytes: header_bytes,
         tensors,
     })
 }
@@ -136,24 +102,15 @@ impl Entry {
             )));
         }
         let dims = cursor.u32(format_args!("number of dimensions of tensor `{name}`"))?;
-        if !(1..=MAX_DIMS).contains(&dims) {
+        if !(1..=MAX_DIMS).contains(&(dims as usize)) {
             return Err(Error::invalid(format!(
                 "number of dimensions of tensor `{name}` is {dims}, but must be 1 to {MAX_DIMS}"
             )));
         }
-        let mut shape = Vec::new();
-        let mut elements = 1usize;
-        for d in 0..dims {
-            let n = cursor.u64(format_args!("dimension {d} of tensor `{name}`"))?;
-            let size = usize::try_from(n).ok().filter(|&n| n > 0);
-            let (Some(size), Some(product)) = (size, size.and_then(|n| elements.checked_mul(n))) else {
-                return Err(Error::invalid(format!(
-                    "dimension {d} of tensor `{name}` is {n}: zero or too large"
-                )));
-            };
-            shape.push(size);
-            elements = product;
-        }
+        let dims = (0..dims)
+            .map(|d| cursor.u64(format_args!("dimension {d} of tensor `{name}`")))
+            .collect::<Result<Vec<_>>>()?;
+        let (shape, elements) = checked_shape(&name, dims.into_iter())?;
         let id = cursor.u32(format_args!("type of tensor `{name}`"))?;
         let ty = tensor_type(id).ok_or_else(|| unsupported_type(&name, id))?;
         let offset = cursor.u64(format_args!("offset of tensor `{name}`"))?;
@@ -203,33 +160,10 @@ impl Entry {
             name,
             ty,
             shape,
+            file: 0,
             range: start..end,
         })
     }
-}
-
-fn check_overlap(tensors: &[Tensor]) -> Result<()> {
-    let mut in_order: Vec<_> = tensors.iter().collect();
-    in_order.sort_by_key(|t| t.range.start);
-    for pair in in_order.windows(2) {
-        if pair[0].range.end > pair[1].range.start {
-            return Err(Error::invalid(format!(
-                "tensors `{}` and `{}` overlap in the file",
-                pair[0].name, pair[1].name
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn index(tensors: &[Tensor]) -> Result<HashMap<String, usize>> {
-    let mut by_name = HashMap::with_capacity(tensors.len());
-    for (i, tensor) in tensors.iter().enumerate() {
-        if by_name.insert(tensor.name.clone(), i).is_some() {
-            return Err(Error::invalid(format!("tensor `{}` occurs twice", tensor.name)));
-        }
-    }
-    Ok(by_name)
 }
 
 fn tensor_type(id: u32) -> Option<TensorType> {

@@ -5,69 +5,146 @@
 //! bytes that it had when it was opened.
 
 mod cursor;
+mod find;
+mod folder;
 mod gguf;
 mod identity;
 mod metadata;
+mod names;
+mod parts;
+mod safetensors;
 mod source;
+mod tensor;
 
-pub use gguf::Tensor;
 pub use metadata::{Array, FromMetadata, Metadata, Value};
+pub use tensor::Tensor;
 
 use crate::{Error, Result};
-use cursor::{Cursor, MAX_HEADER};
-use gguf::Directory;
-use met_kernels::{ReadAt, TensorType, WeightData, WeightSource};
+use find::Found;
+pub(crate) use folder::Folder;
+use met_kernels::{TensorType, WeightData, WeightSource};
+use names::Names;
 use source::Source;
 use std::{collections::HashMap, path::Path, sync::Arc};
-
-/// Bytes of a file that are read at first: most headers have fewer.
-const FIRST_READ: u64 = 4 << 20;
+use tensor::Directory;
 
 /// An opened checkpoint.
+///
+/// Tensors are asked for by GGUF's names, whatever the files call them.
 #[derive(Debug)]
 pub struct Checkpoint {
-    source: Arc<Source>,
+    parts: Vec<Part>,
+    metadata: Metadata,
     directory: Directory,
+    names: Names,
+    folder: Option<Folder>,
+}
+
+/// One of a checkpoint's files.
+#[derive(Debug)]
+struct Part {
+    source: Arc<Source>,
+    /// Bytes before the tensors' data, without padding.
+    header_bytes: usize,
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file, or a folder that holds exactly one.
+    /// Opens a GGUF file (any part of a split one), a folder that holds exactly one, or a folder with `config.json` and
+    /// safetensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        source::find_file(path.as_ref())
-            .and_then(Source::open)
-            .and_then(Self::read)
+        match find::find(path.as_ref())? {
+            Found::Gguf(files) => {
+                let sources = files.into_iter().map(Source::open);
+                Self::from_gguf(sources.collect::<Result<_>>()?)
+            }
+            Found::Folder(path) => {
+                let folder = Folder::open(&path)?;
+                Ok(Self::from_folder(folder, folder::read(&path)?))
+            }
+        }
     }
 
     /// A GGUF file's contents that are in memory already.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        Self::read(Source::Memory(bytes))
+        Self::from_gguf(vec![Source::Memory(bytes)])
     }
 
-    /// The metadata.
+    /// A folder's `config.json` and `model.safetensors` that are in memory already.
+    pub fn from_folder_bytes(config: &[u8], weights: Vec<u8>) -> Result<Self> {
+        let folder = Folder::from_bytes(config)?;
+        Ok(Self::from_folder(
+            folder,
+            folder::read_files(vec![Source::Memory(weights)])?,
+        ))
+    }
+
+    fn from_gguf(sources: Vec<Source>) -> Result<Self> {
+        let (metadata, directory, parts) = parts::read(sources)?;
+        Ok(Self {
+            parts,
+            metadata,
+            directory,
+            names: Names::Gguf,
+            folder: None,
+        })
+    }
+
+    fn from_folder(folder: Folder, (directory, parts): (Directory, Vec<Part>)) -> Self {
+        Self {
+            parts,
+            metadata: Metadata::default(),
+            directory,
+            names: folder.names(),
+            folder: Some(folder),
+        }
+    }
+
+    /// GGUF's metadata; a folder has none.
     pub fn metadata(&self) -> &Metadata {
-        &self.directory.metadata
+        &self.metadata
     }
 
-    /// The tensors in the order of the file's directory.
+    /// Whether it is a folder with `config.json`, whose vocabulary is in files of its own.
+    pub fn is_folder(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// What a folder has instead of metadata.
+    pub(crate) fn folder(&self) -> Option<&Folder> {
+        self.folder.as_ref()
+    }
+
+    /// The tensors in the order of the files.
     pub fn tensors(&self) -> &[Tensor] {
-        &self.directory.tensors
+        self.directory.tensors()
     }
 
-    /// A tensor by name.
+    /// A tensor by GGUF's name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
-        self.directory.tensor(name)
+        self.directory.get(&self.stored_name(name))
+    }
+
+    /// What the files call a tensor, there or not.
+    pub fn stored_name(&self, name: &str) -> String {
+        self.names.of(name)
+    }
+
+    /// Whether a tensor of [`tensors`](Self::tensors) is none that a model needs.
+    pub(crate) fn is_derived(&self, tensor: &Tensor) -> bool {
+        self.names.is_derived(&tensor.name)
     }
 
     /// A tensor as a matrix of `shape[0]` columns, not yet read; `None` where there is no such tensor.
     pub fn weight(&self, name: &str) -> Option<WeightSource> {
         let tensor = self.tensor(name)?;
         let cols = *tensor.shape.first()?;
+        let source = self.parts.get(tensor.file)?.source.clone();
         Some(WeightSource {
             name: tensor.name.clone(),
             ty: tensor.ty,
             rows: tensor.elements() / cols,
             cols,
-            data: WeightData::new(self.source.clone(), tensor.range.clone()),
+            data: WeightData::new(source, tensor.range.clone()),
         })
     }
 
@@ -78,8 +155,8 @@ impl Checkpoint {
         };
         if tensor.shape != [len] {
             return Err(Error::invalid(format!(
-                "tensor `{name}` has shape {:?}, but the metadata asks for [{len}]",
-                tensor.shape
+                "tensor `{}` has shape {:?}, but the metadata asks for [{len}]",
+                tensor.name, tensor.shape
             )));
         }
         let (mut bytes, mut values) = (vec![0; source.data.len()], vec![0.0; len]);
@@ -88,9 +165,9 @@ impl Checkpoint {
         Ok(Some(values))
     }
 
-    /// Bytes of the whole file.
+    /// Bytes of all files.
     pub fn file_bytes(&self) -> u64 {
-        self.source.bytes()
+        self.parts.iter().map(|part| part.source.bytes()).sum()
     }
 
     /// Number of parameters.
@@ -108,32 +185,10 @@ impl Checkpoint {
         most.map_or("none", |(ty, _)| ty.name())
     }
 
-    /// Identity of the weights: equal for two copies of one file. A hash over the metadata, the tensor
+    /// Identity of the weights: equal for two copies of one checkpoint. A hash over the metadata, the tensor
     /// directory, and the first, middle and last bytes of every tensor, so it reads little of a large file.
     /// It tells models apart; it is no proof against a forger.
     pub fn identity(&self) -> Result<String> {
-        identity::of(&self.directory, &*self.source, self.source.bytes())
-    }
-
-    /// Reads the header: as much of the file as it turns out to need.
-    fn read(source: Source) -> Result<Self> {
-        let mut head = Vec::new();
-        let mut wanted = FIRST_READ;
-        loop {
-            let known = head.len();
-            head.resize(wanted.min(source.bytes()).min(MAX_HEADER) as usize, 0);
-            source.read_at(known as u64, &mut head[known..])?;
-            let mut cursor = Cursor::new(&head, source.bytes());
-            match (gguf::parse(&mut cursor), cursor.wanted()) {
-                (Err(_), Some(more)) if more <= MAX_HEADER => wanted = more.max(wanted * 2),
-                (parsed, _) => {
-                    let directory = parsed.map_err(|e| source.wrong(e))?;
-                    return Ok(Self {
-                        source: Arc::new(source),
-                        directory,
-                    });
-                }
-            }
-        }
+        identity::of(self)
     }
 }

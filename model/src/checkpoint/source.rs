@@ -109,45 +109,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// The file that `path` names: itself, or the one GGUF file in the folder.
-pub(super) fn find_file(path: &Path) -> Result<PathBuf> {
-    let fail = |message: String| Error::invalid(format!("{}: {message}", path.display()));
-    if !path.is_dir() {
-        return if has_extension(path, "safetensors") {
-            Err(fail(
-                "safetensors checkpoints are not supported; use a GGUF file".to_owned(),
-            ))
-        } else {
-            Ok(path.to_owned())
-        };
-    }
-    let entries = fs::read_dir(path)
-        .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
-        .map_err(|e| fail(format!("can't be read: {e}")))?;
-    let files: Vec<_> = entries.into_iter().map(|entry| entry.path()).collect();
-    let mut found: Vec<_> = files.iter().filter(|file| has_extension(file, "gguf")).collect();
-    found.sort();
-    match found.as_slice() {
-        [one] => Ok((*one).clone()),
-        [] if files.iter().any(|file| has_extension(file, "safetensors")) => Err(fail(
-            "the folder holds safetensors, which are not supported; use a GGUF file".to_owned(),
-        )),
-        [] => Err(fail("the folder holds no .gguf file".to_owned())),
-        several => {
-            let names: Vec<_> = several
-                .iter()
-                .filter_map(|file| file.file_name())
-                .map(|name| name.to_string_lossy())
-                .collect();
-            Err(fail(format!(
-                "the folder holds several .gguf files; name one of {}",
-                names.join(", ")
-            )))
-        }
-    }
-}
-
-fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension()
-        .is_some_and(|e| e.eq_ignore_ascii_case(extension))
+/// An error about a path.
+pub(super) fn wrong_path(path: &Path, message: &str) -> Error {
+    Error::invalid(format!("{}: {message}", path.display()))
 }

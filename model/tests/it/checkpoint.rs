@@ -209,7 +209,7 @@ fn a_folder_with_one_file_is_that_file() {
     };
     assert!(open().unwrap_err().contains("no .gguf file"));
     std::fs::write(dir.join("model.safetensors"), b"").unwrap();
-    assert!(open().unwrap_err().contains("safetensors"));
+    assert!(open().unwrap_err().contains("config.json"));
     std::fs::write(dir.join("b.gguf"), sample().bytes()).unwrap();
     assert_eq!(open(), Ok(sample().bytes().len() as u64));
     std::fs::write(dir.join("a.gguf"), b"").unwrap();

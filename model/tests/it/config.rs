@@ -30,7 +30,11 @@ fn what_is_not_said_has_the_usual_values() {
 fn wrong_metadata_is_refused_by_the_name_of_the_key() {
     let text = |s: &str| Value::Text(s.into());
     for (key, value, part) in [
-        ("general.architecture", text("mamba"), "supported: llama"),
+        (
+            "general.architecture",
+            text("mamba"),
+            "supported: llama, mistral, qwen2",
+        ),
         ("llama.expert_count", Value::U32(8), "expert_count"),
         ("llama.block_count", Value::U32(0), "llama.block_count"),
         ("llama.block_count", Value::U32(1 << 20), "llama.block_count"),

@@ -1,80 +1,55 @@
-//! What the metadata of a Llama-family GGUF file says about the model, checked for sense.
+//! What the metadata of a GGUF file says about the model.
 
-use crate::{Checkpoint, Error, Metadata, Result, rope};
+use super::{
+    Family, LlamaConfig, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH, Sliding, check_heads, family::sliding_layers,
+};
+use crate::{Checkpoint, Error, Metadata, Result, checkpoint::Value, rope};
 use met_kernels::{AttentionShape, RopeTable};
 
-/// Architectures whose forward pass we have, as GGUF names them.
-pub const ARCHITECTURES: [&str; 1] = ["llama"];
-
-/// Bounds that no model of this family comes near; they keep products of sizes far from overflow.
-const MAX_LAYERS: usize = 1 << 10;
-const MAX_WIDTH: usize = 1 << 20;
-const MAX_CONTEXT: usize = 1 << 28;
-
-/// Shape and constants of a Llama-family model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LlamaConfig {
-    /// The architecture as the checkpoint names it.
-    pub architecture: String,
-    /// A name for people.
-    pub name: String,
-    /// Number of layers.
-    pub layers: usize,
-    /// Width of the residual stream.
-    pub width: usize,
-    /// Width of the feed-forward layer.
-    pub feed_forward: usize,
-    /// Number of tokens.
-    pub vocab: usize,
-    /// Positions the model was made for.
-    pub context: usize,
-    /// Added to the mean square in norms.
-    pub norm_eps: f32,
-    /// Heads and their size.
-    pub attention: AttentionShape,
-    /// Rotary embedding.
-    pub rope: RopeTable,
-}
-
-impl LlamaConfig {
-    /// Reads and checks the configuration.
-    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {
-        let metadata = checkpoint.metadata();
-        let architecture: &str = metadata.require("general.architecture")?;
-        if !ARCHITECTURES.contains(&architecture) {
-            return Err(Error::invalid(format!(
-                "architecture `{architecture}` is not supported; supported: {}",
-                ARCHITECTURES.join(", ")
-            )));
-        }
-        let read = Reader {
-            metadata,
-            architecture,
-        };
-        if read.optional("expert_count")?.unwrap_or(0usize) > 0 {
-            return Err(Error::invalid(
-                "a mixture of experts (`llama.expert_count` > 0) is not supported",
-            ));
-        }
-        let width = read.size("embedding_length", MAX_WIDTH)?;
-        let attention = read.attention(width)?;
-        let context = read.size("context_length", MAX_CONTEXT)?;
-        let embedding = checkpoint
-            .tensor("token_embd.weight")
-            .ok_or_else(|| Error::invalid("tensor `token_embd.weight` is missing"))?;
-        Ok(Self {
-            architecture: architecture.to_owned(),
-            name: metadata.get("general.name")?.unwrap_or("unnamed").to_owned(),
-            layers: read.size("block_count", MAX_LAYERS)?,
-            width,
-            feed_forward: read.size("feed_forward_length", MAX_WIDTH)?,
-            vocab: vocab(metadata, embedding.elements() / embedding.shape[0])?,
-            context,
-            norm_eps: read.norm_eps()?,
-            rope: read.rope(checkpoint, attention.head_dim, context)?,
-            attention,
-        })
+/// Reads and checks it.
+pub(super) fn read(checkpoint: &Checkpoint) -> Result<LlamaConfig> {
+    let metadata = checkpoint.metadata();
+    let architecture: &str = metadata.require("general.architecture")?;
+    let family = Family::named(architecture)?;
+    let read = Reader {
+        metadata,
+        architecture,
+        family,
+    };
+    if read.optional("expert_count")?.unwrap_or(0usize) > 0 {
+        return Err(Error::invalid(format!(
+            "a mixture of experts (`{architecture}.expert_count` > 0) is not supported"
+        )));
     }
+    let width = read.size("embedding_length", MAX_WIDTH)?;
+    let layers = read.size("block_count", MAX_LAYERS)?;
+    let attention = read.attention(width, layers)?;
+    let context = read.size("context_length", MAX_CONTEXT)?;
+    let embedding = checkpoint
+        .tensor("token_embd.weight")
+        .ok_or_else(|| Error::invalid("tensor `token_embd.weight` is missing"))?;
+    let rope = read.rope(checkpoint, attention.head_dim, context)?;
+    Ok(LlamaConfig {
+        architecture: architecture.to_owned(),
+        name: metadata.get("general.name")?.unwrap_or("unnamed").to_owned(),
+        layers,
+        width,
+        feed_forward: read.size("feed_forward_length", MAX_WIDTH)?,
+        vocab: vocab(metadata, embedding.elements() / embedding.shape[0])?,
+        context,
+        norm_eps: read.norm_eps()?,
+        sliding: read.sliding(layers, &rope)?,
+        rope,
+        attention,
+        activation: family.activation(),
+        head_norms: family.has_head_norms(),
+        post_norms: family.is_gemma(),
+        // The converter adds it.
+        norm_plus: 0.0,
+        tied: checkpoint.tensor("output.weight").is_none(),
+        embedding_scale: family.embedding_scale(width),
+        logit_softcap: read.softcap("final_logit_softcapping", 1)?,
+    })
 }
 
 /// A token is a `u32`, and none may lie beyond the embedding.
@@ -94,6 +69,7 @@ fn vocab(metadata: &Metadata, rows: usize) -> Result<usize> {
 struct Reader<'a> {
     metadata: &'a Metadata,
     architecture: &'a str,
+    family: Family,
 }
 
 impl<'a> Reader<'a> {
@@ -121,17 +97,10 @@ impl<'a> Reader<'a> {
         )))
     }
 
-    fn attention(&self, width: usize) -> Result<AttentionShape> {
+    fn attention(&self, width: usize, layers: usize) -> Result<AttentionShape> {
         let heads = self.size("attention.head_count", MAX_WIDTH)?;
         let kv_heads = self.optional("attention.head_count_kv")?.unwrap_or(heads);
         let kv_heads = self.in_range("attention.head_count_kv", kv_heads, heads)?;
-        if !heads.is_multiple_of(kv_heads) {
-            return Err(Error::invalid(format!(
-                "`{}` ({heads}) must be a multiple of `{}` ({kv_heads})",
-                self.key("attention.head_count"),
-                self.key("attention.head_count_kv")
-            )));
-        }
         let key_length = self.optional("attention.key_length")?;
         if key_length.is_none() && !width.is_multiple_of(heads) {
             return Err(Error::invalid(format!(
@@ -146,19 +115,75 @@ impl<'a> Reader<'a> {
             MAX_WIDTH,
         )?;
         let value_length = self.optional("attention.value_length")?.unwrap_or(head_dim);
-        if value_length != head_dim || heads.checked_mul(head_dim).is_none_or(|n| n > MAX_WIDTH) {
+        if value_length != head_dim {
             return Err(Error::invalid(format!(
-                "{heads} heads with keys of {head_dim} and values of {value_length} are not supported: the lengths must be equal, and at most {MAX_WIDTH} together"
+                "{heads} heads with keys of {head_dim} and values of {value_length} are not supported: the lengths must be equal"
             )));
         }
-        Ok(AttentionShape {
+        // The largest Gemmas scale by what would be their heads' size without the key; the metadata doesn't say so.
+        let scaled_by = match (self.family, layers) {
+            (Family::Gemma2, 46) | (Family::Gemma3, 62) => width as f32 / heads as f32,
+            _ => head_dim as f32,
+        };
+        let shape = AttentionShape {
             heads,
             kv_heads,
             head_dim,
-            scale: 1.0 / (head_dim as f32).sqrt(),
-            window: self.optional("attention.sliding_window")?.unwrap_or(0),
-            softcap: 0.0,
-        })
+            scale: 1.0 / scaled_by.sqrt(),
+            window: 0,
+            softcap: self.softcap("attn_logit_softcapping", 0)?,
+        };
+        check_heads(&shape, |message| {
+            Error::invalid(format!(
+                "`{}` and `{}`: {message}",
+                self.key("attention.head_count"),
+                self.key("attention.head_count_kv")
+            ))
+        })?;
+        Ok(shape)
+    }
+
+    fn sliding(&self, layers: usize, rope: &RopeTable) -> Result<Option<Sliding>> {
+        let window = self.optional("attention.sliding_window")?.unwrap_or(0);
+        if window == 0 || matches!(self.family, Family::Qwen2 | Family::Qwen3) {
+            return Ok(None);
+        }
+        let key = self.key("attention.sliding_window_pattern");
+        let layers = match self.metadata.value(&key) {
+            None => sliding_layers(layers, self.family.full_every()),
+            Some(Value::Array(_)) => {
+                let listed: Vec<bool> = self.metadata.require(&key)?;
+                if listed.len() != layers {
+                    return Err(Error::invalid(format!(
+                        "metadata key `{key}` lists {} layers, but there are {layers}",
+                        listed.len()
+                    )));
+                }
+                listed
+            }
+            Some(_) => sliding_layers(layers, self.metadata.require(&key)?),
+        };
+        let rope = match self.family {
+            Family::Gemma3 => {
+                let base = self.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
+                RopeTable {
+                    inverse_frequencies: rope::inverse_frequencies(rope.dims, base)
+                        .into_iter()
+                        .map(|f| f as f32)
+                        .collect(),
+                    magnitude: 1.0,
+                    ..*rope
+                }
+            }
+            _ => rope.clone(),
+        };
+        Ok(Some(Sliding { window, rope, layers }))
+    }
+
+    /// One of the two soft caps of Gemma 2; 0 where there is none.
+    fn softcap(&self, key: &str, which: usize) -> Result<f32> {
+        let default = self.family.default_softcaps()[which];
+        Ok(self.positive(key)?.unwrap_or(default) as f32)
     }
 
     fn norm_eps(&self) -> Result<f32> {
@@ -201,8 +226,8 @@ impl<'a> Reader<'a> {
             dims,
             inverse_frequencies: inverse.into_iter().map(|f| f as f32).collect(),
             magnitude,
-            // The converter permutes the rows of q and k so that neighbours turn together.
-            half_split: false,
+            // For these the converter permutes the rows of q and k so that neighbours turn together.
+            half_split: !matches!(self.family, Family::Llama | Family::Mistral),
         })
     }
 

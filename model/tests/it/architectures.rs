@@ -1,0 +1,132 @@
+//! Each architecture against transformers, on the models that `tests/oracle/make_architectures.py` makes: as a Hugging
+//! Face folder and as GGUF.
+
+use crate::{
+    forward::cpu_of,
+    support::{Sequence, all_logits, load},
+};
+use met_backend_api::Want;
+use met_kernels::{Ledger, Ops, reference::Reference};
+use met_model::LoadedModel;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const NAMES: [&str; 6] = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"];
+const BLOCKS: [u32; 4] = [3, 0, 2, 1];
+
+struct Expected {
+    name: &'static str,
+    /// The folder, and the GGUF file where there is one.
+    paths: Vec<PathBuf>,
+    tokens: Vec<u32>,
+    logits: Vec<Vec<f32>>,
+    prompt: usize,
+    greedy: Vec<u32>,
+}
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/fixtures/architectures"
+    ))
+}
+
+fn expected() -> Vec<Expected> {
+    NAMES.iter().map(|name| Expected::read(name)).collect()
+}
+
+impl Expected {
+    fn read(name: &'static str) -> Self {
+        let folder = fixtures().join(name);
+        let json = std::fs::read_to_string(folder.join("expected.json")).unwrap();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let tokens = |key: &str| serde_json::from_value::<Vec<u32>>(json[key].clone()).unwrap();
+        let bytes = std::fs::read(folder.join("logits.f32")).unwrap();
+        let values: Vec<f32> = bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
+        let vocab = json["vocab"].as_u64().unwrap() as usize;
+        let gguf = fixtures().join(format!("{name}.gguf"));
+        let paths = [folder, gguf].into_iter().filter(|path| path.exists());
+        Self {
+            name,
+            paths: paths.collect(),
+            tokens: tokens("tokens"),
+            logits: values.chunks(vocab).map(<[f32]>::to_vec).collect(),
+            prompt: json["prompt"].as_u64().unwrap() as usize,
+            greedy: tokens("greedy"),
+        }
+    }
+
+    /// The largest difference of a logit, and the mean Kullback-Leibler divergence in nats, from the file at `path`.
+    fn compare<O: Ops + 'static>(&self, path: &Path, model: &mut LoadedModel<O>) -> (f32, f64) {
+        let sequence = Sequence::new(&self.tokens, 0, &BLOCKS, Want::AllLogits);
+        let (_, got) = all_logits(model, &[sequence]);
+        assert_eq!(got.len(), self.logits.len());
+        let pairs = || got.iter().zip(&self.logits);
+        let off = pairs().flat_map(|(a, b)| a.iter().zip(b).map(|(a, b)| (a - b).abs()));
+        let off = off.fold(0.0, f32::max);
+        let kl = pairs().map(|(a, b)| divergence(b, a)).sum::<f64>() / got.len() as f64;
+        eprintln!("{}: {off:.2e} at most, KL {kl:.2e}", path.display());
+        (off, kl)
+    }
+}
+
+fn divergence(of: &[f32], from: &[f32]) -> f64 {
+    let log_softmax = |x: &[f32]| -> Vec<f64> {
+        let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = x.iter().map(|x| f64::from(x - max).exp()).sum();
+        x.iter().map(|x| f64::from(x - max) - sum.ln()).collect()
+    };
+    let (p, q) = (log_softmax(of), log_softmax(from));
+    p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn the_reference_gives_the_logits_of_transformers() {
+    for expected in expected() {
+        for path in &expected.paths {
+            let ops = Reference::with_exact_kv(Ledger::default());
+            let (off, kl) = expected.compare(path, &mut load(ops, text(path)));
+            assert!(off < 2e-4 && kl < 1e-9, "{}: {off:e}, {kl:e}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_cpu_gives_the_logits_of_transformers() {
+    for expected in expected() {
+        for path in &expected.paths {
+            let (off, kl) = expected.compare(path, &mut cpu_of(text(path), 2));
+            // Keys and values are rounded to f16.
+            assert!(off < 5e-2 && kl < 2e-5, "{}: {off:e}, {kl:e}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_cpu_takes_the_tokens_that_transformers_takes() {
+    for expected in expected() {
+        for path in &expected.paths {
+            let mut model = cpu_of(text(path), 2);
+            let (mut tokens, mut made) = (expected.tokens[..expected.prompt].to_vec(), Vec::<u32>::new());
+            let mut position = 0;
+            while made.len() < expected.greedy.len() {
+                let sequence = Sequence::new(&tokens, position, &BLOCKS, Want::Token);
+                let (rows, _) = all_logits(&mut model, &[sequence]);
+                position += tokens.len() as u32;
+                tokens = vec![rows[0].sampled.token];
+                made.extend(&tokens);
+            }
+            assert_eq!(made, expected.greedy, "{}", path.display());
+            assert_eq!(made.len(), 64, "{}", expected.name);
+        }
+    }
+}
