@@ -33,7 +33,28 @@ DEVICE u16 to_f16(float x) {
 DEVICE float from_bf16(u16 bits) { return __int_as_float((int)((u32)bits << 16)); }
 
 /// Two f16, the first in the low half.
-DEVICE u32 pack_f16(float low, float high) { return (u32)to_f16(low) | (u32)to_f16(high) << 16; }
+DEVICE u32 pack_f16(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+/// Arithmetic of two pairs of f16.
+DEVICE u32 sub_pair(u32 a, u32 b) {
+    u32 c;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+DEVICE u32 mul_pair(u32 a, u32 b) {
+    u32 c;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+DEVICE u32 fma_pair(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 
 DEVICE float warp_sum(float x) {
 #pragma unroll

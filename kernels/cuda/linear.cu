@@ -33,18 +33,18 @@ DEVICE void few(const u8* weight, const float* x, const float* bias, float* out,
     float c[TILES][4] = {};
 #pragma unroll 2
     for (int col = warp * segment; col < end; col += 16) {
-        float v[4], w[4];
+        u32 p[2], q[2];
         const int group = col % F::LEN / 16;
-        F::quad(block_of<F>(upper, col), group, t, v);
-        F::quad(block_of<F>(lower, col), group, t, w);
-        const u32 a[4] = {pack_f16(v[0], v[1]), pack_f16(w[0], w[1]), pack_f16(v[2], v[3]), pack_f16(w[2], w[3])};
+        F::pairs(block_of<F>(upper, col), group, t, p);
+        F::pairs(block_of<F>(lower, col), group, t, q);
+        const u32 a[4] = {p[0], q[0], p[1], q[1]};
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             const int token = tile * 8 + g;
             u32 b0 = 0, b1 = 0;
             if (token < tokens) {
-                const float2* p = (const float2*)(x + (u64)token * cols + col + 2 * t);
-                const float2 low = p[0], high = p[4];
+                const float2* from = (const float2*)(x + (u64)token * cols + col + 2 * t);
+                const float2 low = from[0], high = from[4];
                 b0 = pack_f16(low.x, low.y), b1 = pack_f16(high.x, high.y);
             }
             mma_f16(c[tile], a, b0, b1);
@@ -87,9 +87,9 @@ DEVICE Part fetch(const u8* row, const float* token, int col) {
     const int group = (col + half / 2 * 16) % F::LEN / 16;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float v[4];
-        F::quad(block, group, half % 2 * 2 + i, v);
-        part.weights[i] = pack_f16(v[0], v[1]), part.weights[2 + i] = pack_f16(v[2], v[3]);
+        u32 p[2];
+        F::pairs(block, group, half % 2 * 2 + i, p);
+        part.weights[i] = p[0], part.weights[2 + i] = p[1];
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
