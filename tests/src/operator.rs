@@ -56,12 +56,17 @@ impl Operated {
 
     /// The same with lines before the slots.
     pub fn start_with(head: &str, slots: &[(&str, &Value)]) -> Result<Self> {
+        Self::start_in(&[], head, slots)
+    }
+
+    /// The same with environment variables.
+    pub fn start_in(env: &[(&str, &str)], head: &str, slots: &[(&str, &Value)]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let config = folder.path().join("met.toml");
         fs::write(&config, configuration(head, slots))?;
         let admin = format!("unix:{}", folder.path().join("admin.sock").display());
         let config = config.to_str().context("a path in UTF-8")?;
-        let server = Server::start(&["--config", config, "--admin", &admin])?;
+        let server = Server::start_with(&["--config", config, "--admin", &admin], env)?;
         Ok(Self { server, folder })
     }
 

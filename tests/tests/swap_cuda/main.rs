@@ -1,0 +1,5 @@
+//! Swaps to the CUDA backend's library and back, on a card that is simulated.
+
+mod faults;
+mod server;
+mod simulator;
