@@ -130,3 +130,20 @@ fn the_cpu_takes_the_tokens_that_transformers_takes() {
         }
     }
 }
+
+#[test]
+fn a_prompt_in_chunks_gives_the_same_bits_as_at_once() {
+    for expected in expected() {
+        let path = text(&expected.paths[0]);
+        let whole = Sequence::new(&expected.tokens, 0, &BLOCKS, Want::AllLogits);
+        let (_, whole) = all_logits(&mut cpu_of(path, 2), &[whole]);
+        for size in [1, 7, 13] {
+            let (mut model, mut parts) = (cpu_of(path, 1), Vec::new());
+            for (tokens, position) in expected.tokens.chunks(size).zip((0..).step_by(size)) {
+                let chunk = Sequence::new(tokens, position, &BLOCKS, Want::AllLogits);
+                parts.extend(all_logits(&mut model, &[chunk]).1);
+            }
+            assert!(parts == whole, "{} in chunks of {size}", expected.name);
+        }
+    }
+}
