@@ -15,7 +15,10 @@ use met_host::{
     },
 };
 use met_tests::Bytes;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::{runtime::Runtime, sync::watch, task::JoinHandle};
 
 /// How long any single thing may take before the test says that it hangs.
@@ -105,13 +108,12 @@ fn undisturbed(in_flight: InFlight) -> [u64; 3] {
         is_whole(&events).unwrap_or_else(|problem| panic!("{problem}: {report:?}"));
     }
     let arrival = simulator.calls();
-    let held = world.ledger_bytes();
+    let held = world.agreed_bytes();
     assert!(held > 0);
-    assert_eq!(simulator.live_bytes(), held, "ledger and card agree");
 
     is_whole(&world.answer()).expect("the card answers");
     let service = simulator.calls() - arrival;
-    assert_eq!(simulator.live_bytes(), held, "a request keeps nothing");
+    assert_eq!(world.agreed_bytes(), held, "a request keeps nothing");
 
     let report = world.swap(order(CPU));
     assert_eq!(report.outcome, Outcome::Swapped, "{report:?}");
@@ -321,12 +323,27 @@ impl World {
         })
     }
 
-    /// Device memory on the ledger of what serves now.
-    fn ledger_bytes(&self) -> u64 {
+    /// Device memory that is held: what the ledger of what serves now says, and the card as well. The engine reads the
+    /// ledger now and then, and may last have read it in the middle of a step; the card has to be idle.
+    fn agreed_bytes(&self) -> u64 {
         let slot = self.supervisor.slots().get("chat").expect("it is there");
-        let ledger = slot.current().expect("it serves").engine().snapshot().ledger;
-        let memory = ledger.iter().filter(|item| item.kind == "memory");
-        memory.map(|item| item.bytes).sum()
+        let serving = slot.current().expect("it serves");
+        let began = Instant::now();
+        loop {
+            let calls = self.simulator.calls();
+            let ledger = serving.engine().snapshot().ledger;
+            let memory = ledger.iter().filter(|item| item.kind == "memory");
+            let held: u64 = memory.map(|item| item.bytes).sum();
+            let live = self.simulator.live_bytes();
+            std::thread::sleep(Duration::from_millis(20));
+            if held == live && self.simulator.calls() == calls {
+                return held;
+            }
+            assert!(
+                began.elapsed() < LIMIT,
+                "the ledger says {held}, the card {live}: {ledger:?}"
+            );
+        }
     }
 }
 
