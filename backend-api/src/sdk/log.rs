@@ -44,8 +44,21 @@ pub(super) fn detach() {
     if attached.backends == 0 {
         attached.host = None;
         if let Some(hook) = attached.previous_hook.take() {
-            std::panic::set_hook(hook);
+            restore(hook);
         }
+    }
+}
+
+/// A backend may be dropped while its thread unwinds, on which the standard library panics rather than change the
+/// hook; and ours must not stay, since it lies in an image that may be unmapped.
+fn restore(hook: PanicHook) {
+    if !std::thread::panicking() {
+        return std::panic::set_hook(hook);
+    }
+    let thread = std::thread::Builder::new().spawn(|| std::panic::set_hook(hook));
+    if let Ok(thread) = thread {
+        // It does nothing that could panic.
+        let _ = thread.join();
     }
 }
 

@@ -12,6 +12,12 @@ use met_backend_api::{
     sdk::Host,
 };
 
+use std::{
+    panic::catch_unwind,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tiny-q4_1.gguf");
 
 #[test]
@@ -22,7 +28,8 @@ fn from_probe_to_close() {
     a_lost_model_is_swept();
     a_model_that_is_still_held_is_fenced_by_the_sweep();
     the_memory_limit_is_kept();
-    assert_eq!(threads(), 0, "every thread was joined");
+    a_panic_that_drops_a_backend_gives_the_hook_back();
+    assert_eq!(threads_settle_at(0), 0, "every thread was joined");
 }
 
 fn probe_finds_the_processor() {
@@ -65,7 +72,7 @@ fn wrong_options_are_refused() {
 
 fn a_clean_life_leaves_nothing() {
     let (mut backend, mut model) = loaded();
-    assert_eq!(threads(), 2, "three threads, the caller included");
+    assert_eq!(threads_settle_at(2), 2, "three threads, the caller included");
     let resources = model.resources().unwrap();
     let memory = backend.memory().unwrap();
     let held: u64 = resources.iter().map(|r| r.bytes).sum();
@@ -81,8 +88,28 @@ fn a_clean_life_leaves_nothing() {
     assert_eq!(backend.memory().unwrap().ledger_bytes, 0);
     drop(model);
     assert_eq!(backend.sweep_unreleased().unwrap().count, 0);
-    assert_eq!(threads(), 0);
+    assert_eq!(threads_settle_at(0), 0);
     assert!(backend.ledger().unwrap().is_empty());
+}
+
+fn a_panic_that_drops_a_backend_gives_the_hook_back() {
+    static SEEN: AtomicUsize = AtomicUsize::new(0);
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {
+        SEEN.fetch_add(1, Ordering::Relaxed);
+    }));
+    let dropped = catch_unwind(|| {
+        let _life = loaded();
+        panic!("on purpose");
+    });
+    let again = catch_unwind(|| panic!("again"));
+    std::panic::set_hook(usual);
+    assert!(dropped.is_err() && again.is_err());
+    assert_eq!(
+        SEEN.load(Ordering::Relaxed),
+        2,
+        "the second panic reaches the hook that was there"
+    );
 }
 
 fn a_lost_model_is_swept() {
@@ -183,6 +210,16 @@ fn step(model: &mut ModelBox) -> Result<RowOutput, Error> {
 }
 
 /// Threads of the backend that are alive.
+/// The threads there are, once they are as many as expected: one that was joined is listed a moment longer, and one
+/// that begins takes its name a moment later.
+fn threads_settle_at(expected: usize) -> usize {
+    let began = Instant::now();
+    while threads() != expected && began.elapsed() < Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
+    threads()
+}
+
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks
