@@ -52,7 +52,7 @@ class Operator:
         await self.http.close()
 
     async def swap(self, **order):
-        async with self.http.post("http://admin/slots/chat/swap", json=order) as answer:
+        async with self.http.post("http://admin/slots/chat/swap", json={"drain_deadline_s": REQUEST_TIMEOUT} | order) as answer:
             report = await answer.json()
         if report.get("outcome") != "swapped":
             raise RuntimeError(f"the swap failed: {report}")
