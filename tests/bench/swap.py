@@ -10,7 +10,7 @@ Measured a round, over the OpenAI interface with streams:
   switch  from the order to the first text of the other model: idle, and while a stream of 200 tokens of the old one
           runs. Ours: the swap's order, then a request as soon as the event of its `switch` comes. The router's: a
           request for the other model, with --models-max 1.
-  memory  anonymous memory of our process after 4 and after 4 + 50 swaps.
+  memory  anonymous memory of our process after 70 and after 120 swaps.
 Either side may be left out. A round that other work on the machine disturbed is made again. Only 127.0.0.1 is used,
 and only processes started here are ended.
 """
@@ -32,7 +32,8 @@ import quiet
 import report
 from serve import REQUEST_TIMEOUT, Server, Stream, ask, messages, peer_server
 
-RUNNING, MORE, SWAPS, WARM_UP = 200, 400, 50, 4
+# The warm-up is longer than the server keeps reports.
+RUNNING, MORE, SWAPS, WARM_UP = 200, 400, 50, 70
 HELLO = [{"role": "user", "content": "Hi"}]
 
 
