@@ -249,3 +249,14 @@ fn all_of(mut from: impl Read) -> String {
     let _ = from.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_together_end_within_eight_minutes() {
+        let all: Duration = Part::value_variants().iter().map(|part| part.limit()).sum();
+        assert!(all < Duration::from_secs(8 * 60), "{all:?}");
+    }
+}
