@@ -93,6 +93,7 @@ impl Teller {
             events: self.client.events().await?,
             slot,
             id: None,
+            ended: false,
             quiet: self.json,
         };
         let change = self.client.send(method, path, body);
@@ -100,13 +101,15 @@ impl Teller {
         let answer = loop {
             tokio::select! {
                 answer = &mut change => break answer?,
-                told = steps.tell_next() => { told?; }
+                told = steps.tell_next(), if !steps.ended => told?,
             }
         };
         let report = self.done(answer)?;
         // The last ones may still be on their way.
         let rest = async {
-            while steps.tell_next().await? {}
+            while !steps.ended {
+                steps.tell_next().await?;
+            }
             Ok::<_, anyhow::Error>(())
         };
         let _ = tokio::time::timeout(LAST_EVENTS, rest).await;
@@ -165,12 +168,13 @@ struct Steps<'a> {
     events: Events,
     slot: &'a str,
     id: Option<u64>,
+    ended: bool,
     quiet: bool,
 }
 
 impl Steps<'_> {
-    /// Waits for an event and tells it, if it is of the swap. False once that has ended.
-    async fn tell_next(&mut self) -> Result<bool> {
+    /// Waits for an event and tells it, if it is of the swap.
+    async fn tell_next(&mut self) -> Result<()> {
         let event = self
             .events
             .next()
@@ -184,7 +188,8 @@ impl Steps<'_> {
         if is_ours && !self.quiet {
             show::event(&event);
         }
-        Ok(!(is_ours && event["event"] == "ended"))
+        self.ended |= is_ours && event["event"] == "ended";
+        Ok(())
     }
 }
 
