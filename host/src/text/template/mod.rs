@@ -136,11 +136,11 @@ fn without_generation_blocks(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
-        let Some(end) = tag.find("%}") else {
+        let Some(inside) = tag[2..].find("%}") else {
             rest = tag;
             break;
         };
-        let (tag, after) = tag.split_at(end);
+        let (tag, after) = tag.split_at(2 + inside);
         match tag[2..].trim_matches(['-', '+', ' ', '\t', '\r', '\n']) {
             "generation" => out.push_str(&tag.replace("generation", "if true")),
             "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),

@@ -307,6 +307,13 @@ fn scraps() -> impl Strategy<Value = String> {
     prop::collection::vec(scrap, 0..12).prop_map(|scraps| scraps.concat())
 }
 
+#[test]
+fn a_tag_whose_two_ends_share_a_sign_does_not_panic() {
+    for source in ["{%}", "{{ a }}{%}", "{%} {% generation %}"] {
+        fuzz(source.as_bytes());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
