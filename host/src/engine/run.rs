@@ -310,13 +310,9 @@ impl<'a> Runner<'a> {
     /// Tells the scheduler, and does what it wants done.
     fn tell(&mut self, input: Input<'_>) {
         let was_fenced = self.scheduler.is_fenced();
-        let failed = match &input {
-            Input::SubmitFailed { error } | Input::CollectFailed { error } => Some(error.to_string()),
-            _ => None,
-        };
         self.scheduler.handle(input, &mut self.effects);
-        if self.scheduler.is_fenced() && !was_fenced {
-            let reason = failed.unwrap_or_default();
+        if let Some(reason) = self.scheduler.fence_reason().filter(|_| !was_fenced) {
+            let reason = reason.to_owned();
             tracing::error!("the backend has failed and is not used any more: {reason}");
             self.tickets.clear();
             self.inbox.close();

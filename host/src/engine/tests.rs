@@ -337,6 +337,20 @@ fn a_call_that_hangs_is_reported_as_stuck() {
 }
 
 #[test]
+fn a_device_that_is_given_up_for_what_it_says_has_a_reason() {
+    let babbling = || FakeDevice::new(64, 4, 4).sampling(|_| 9999);
+    let (engine, _controls) = start(babbling, EngineOptions::default());
+    let events = all(engine.submit(request(&[1], 9)).expect("room"));
+    assert!(matches!(&events[..], [Event::Failed(Failure::Backend(why))] if why.contains("token 9999")));
+    let state = engine.snapshot().state;
+    assert!(
+        matches!(&state, EngineState::Fenced(why) if why.contains("token 9999")),
+        "{state:?}"
+    );
+    engine.shutdown(LONG);
+}
+
+#[test]
 fn a_backend_that_does_not_open_leaves_nothing() {
     let failed = Engine::start("test", EngineOptions::default(), || {
         Err(error(ErrorKind::Invalid, "no such file").into())

@@ -279,6 +279,11 @@ impl Scheduler {
         self.fenced.is_some()
     }
 
+    /// Why the device was lost, where it was.
+    pub fn fence_reason(&self) -> Option<&str> {
+        self.fenced.as_deref()
+    }
+
     /// Whether no request is left. Steps may still be in flight.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()

@@ -130,12 +130,9 @@ impl<T: ModelText> Supervisor<T> {
             (Order::Load(_), Some(_)) => return Err(Refusal::Exists { slot }),
             (Order::Load(_), None) => self.slots.add(name),
             (Order::Swap(_) | Order::Unload { .. }, None) => return Err(Refusal::Unknown { slot }),
-            (Order::Swap(_), Some(there)) => there,
-            (Order::Unload { .. }, Some(there)) => {
-                self.slots.remove(name);
-                there
-            }
+            (Order::Swap(_) | Order::Unload { .. }, Some(there)) => there,
         };
+        let is_load = matches!(order, Order::Load(_));
         state.last_id += 1;
         let id = state.last_id;
         let control = Arc::new(Control::default());
@@ -157,6 +154,9 @@ impl<T: ModelText> Supervisor<T> {
         match thread {
             Ok(_) => Ok(Begun { id, report }),
             Err(error) => {
+                if is_load {
+                    self.slots.remove(name);
+                }
                 self.lock().busy.remove(name);
                 Err(Refusal::NoThread(error.to_string()))
             }
@@ -211,6 +211,10 @@ impl<T: ModelText> Supervisor<T> {
 
     fn carry_out(&self, id: u64, slot: Arc<Slot<T>>, order: &Order, control: &Control) -> SwapReport {
         let name = slot.name().to_owned();
+        if matches!(order, Order::Unload { .. }) {
+            // From now on there is no such model.
+            self.slots.remove(&name);
+        }
         let performer = Performer {
             id,
             slot,
