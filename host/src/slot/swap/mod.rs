@@ -10,6 +10,7 @@
 //! - One swap at a time a slot. It can be cancelled until `switch`.
 //! - Every step is attempted and reported, whatever happened before it; the report is complete when the swap ends.
 
+mod control;
 mod events;
 mod machine;
 mod memory;

@@ -2,7 +2,8 @@
 
 use super::{
     GenerationCard, InFlight, Machine, Next, Order, Outcome, Plan, Released, Step, StepReport, Subject,
-    SwapEvent, SwapMemory, SwapOrder, SwapReport, Verb, choose, memory, report::BeforeAfter, verify::verify,
+    SwapEvent, SwapMemory, SwapOrder, SwapReport, Verb, choose, control::Control, memory,
+    report::BeforeAfter, verify::verify,
 };
 use crate::{
     fetch::{self, ModelSource},
@@ -12,7 +13,7 @@ use crate::{
 use met_model::Checkpoint;
 use std::{
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::sync::broadcast;
@@ -21,66 +22,6 @@ use tokio::sync::broadcast;
 const UNLOAD_WAIT: Duration = Duration::from_secs(5);
 /// How often a load tells how far it is.
 const PROGRESS: Duration = Duration::from_millis(100);
-
-/// What others do to a swap that runs.
-#[derive(Default)]
-pub(super) struct Control(Mutex<Controlled>);
-
-#[derive(Default)]
-struct Controlled {
-    /// Once it has begun.
-    machine: Option<Machine>,
-    /// Asked for before it had.
-    cancelled: bool,
-    /// Of the candidate's load.
-    services: Option<Services>,
-}
-
-impl Control {
-    /// Asks to give the candidate up; false where it is too late, or there is none.
-    pub fn cancel(&self) -> bool {
-        let mut state = self.lock();
-        let possible = match &mut state.machine {
-            Some(machine) => machine.cancel(),
-            None => true,
-        };
-        state.cancelled |= possible;
-        if possible && let Some(services) = &state.services {
-            services.cancel();
-        }
-        possible
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.lock().cancelled
-    }
-
-    fn begin(&self, machine: Machine) {
-        let mut state = self.lock();
-        let cancelled = state.cancelled;
-        let machine = state.machine.insert(machine);
-        if cancelled {
-            machine.cancel();
-        }
-    }
-
-    fn done(&self, succeeded: bool) -> Option<Next> {
-        Some(self.lock().machine.as_mut()?.done(succeeded))
-    }
-
-    fn loads_with(&self, services: &Services) {
-        let mut state = self.lock();
-        if state.cancelled {
-            services.cancel();
-        }
-        state.services = Some(services.clone());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Controlled> {
-        // Nothing panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Carries one swap out.
 pub(super) struct Performer<'a, T> {

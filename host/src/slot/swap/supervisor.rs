@@ -2,7 +2,8 @@
 
 use super::{
     Order, SwapEvent, SwapReport,
-    perform::{Control, Done, Performer},
+    control::Control,
+    perform::{Done, Performer},
 };
 use crate::slot::{Generation, GenerationEnd, ModelText, Slot, Slots};
 use std::{
