@@ -213,6 +213,7 @@ impl Ops for CudaOps {
     type Weight = Weight;
     type Vector = Vector;
     type KvCache = KvCache;
+    type State = ();
     type Step = Step;
     type Choices = Choices;
     const IN_FLIGHT: u32 = 2;
@@ -540,6 +541,11 @@ impl Ops for CudaOps {
         let kernel = match activation {
             Activation::Silu => self.kernels.gated_silu,
             Activation::GeluTanh => self.kernels.gated_gelu,
+            Activation::Sigmoid => {
+                return Err(Error::invalid(
+                    "this backend lacks the gate of the model; load it with another backend",
+                ));
+            }
         };
         self.each(kernel, n as usize, args![gate, up.at(rows)?, out.at(rows)?, n])
     }

@@ -71,6 +71,7 @@ impl Bench {
             len,
             position,
             blocks: &blocks,
+            state: met_kernels::NO_STATE,
         };
         let tokens = vec![0; len];
         let step = StepRows {

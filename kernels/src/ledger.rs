@@ -18,6 +18,10 @@ pub mod owner {
     pub const DERIVED: &str = "derived weights";
     /// Paged keys and values.
     pub const KV: &str = "kv cache";
+    /// Recurrent states of live sequences.
+    pub const STATES: &str = "ssm state pool";
+    /// Copies of recurrent states, kept for later.
+    pub const SNAPSHOTS: &str = "ssm snapshots";
     /// The threads that share an operation's work.
     pub const THREADS: &str = "thread team";
     /// What an operation needs beside its operands.

@@ -8,6 +8,7 @@ pub mod ledger;
 pub mod ops;
 #[cfg(any(test, feature = "testing"))]
 pub mod optest;
+pub mod recurrent;
 pub mod reference;
 pub mod sample;
 pub mod source;
@@ -17,8 +18,10 @@ pub mod tensor_type;
 pub use error::{Error, ErrorKind, Result};
 pub use ledger::{Entry, Kind, Ledger, Serial, Swept};
 pub use ops::{
-    Activation, AttentionShape, Linear, Ops, Progress, RopeTable, StepRow, StepRows, Taken, WeightFootprint,
+    Activation, AttentionShape, Linear, NO_STATE, Ops, Progress, RopeTable, StepRow, StepRows, Taken,
+    WeightFootprint,
 };
+pub use recurrent::{DeltaShape, DeltaWeights, Place, ScanShape, ScanWeights};
 pub use source::{ReadAt, WeightData, WeightSource};
 pub use step::HostStep;
 pub use tensor_type::TensorType;

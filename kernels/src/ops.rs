@@ -7,7 +7,7 @@
 //! What must stay true: the values computed for a token don't depend on which other tokens are in the step.
 
 use crate::{
-    Error, Result, WeightSource,
+    DeltaWeights, Error, Place, Result, ScanWeights, WeightSource,
     sample::{Choice, Request, Scratch},
 };
 
@@ -31,7 +31,12 @@ pub struct StepRow<'a> {
     pub position: usize,
     /// Block table: block `blocks[p / block_size]` holds position `p`.
     pub blocks: &'a [u32],
+    /// Slot of its recurrent state; [`NO_STATE`] where the model has none.
+    pub state: u32,
 }
+
+/// No slot: the row belongs to a model without recurrent state.
+pub const NO_STATE: u32 = u32::MAX;
 
 /// A step: the tokens of all rows one after another.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +64,8 @@ pub enum Activation {
     Silu,
     /// x · Φ(x), the tanh approximation.
     GeluTanh,
+    /// 1 / (1 + exp(-x)).
+    Sigmoid,
 }
 
 /// Rotary embedding: which angle each pair of dimensions turns by.
@@ -129,6 +136,8 @@ pub trait Ops {
     type Vector;
     /// Paged keys and values of all layers, f16.
     type KvCache;
+    /// Recurrent states: slots of as many f32 each.
+    type State;
     /// A step's tokens, positions and block tables, where the operations can read them.
     type Step;
     /// Choices of tokens that were asked for and may still be under way.
@@ -174,6 +183,33 @@ pub trait Ops {
     fn read_block(&mut self, kv: &Self::KvCache, block: u32, data: &mut [u8]) -> Result<()>;
     /// Fills one block of all layers from `data`.
     fn write_block(&mut self, kv: &mut Self::KvCache, block: u32, data: &[u8]) -> Result<()>;
+
+    /// `slots` recurrent states of `values` f32 each, on the ledger under `owner`.
+    fn alloc_state(&mut self, _owner: &str, _slots: usize, _values: usize) -> Result<Self::State> {
+        Err(lacking())
+    }
+    /// Releases them and returns their bytes.
+    fn release_state(&mut self, _state: Self::State) -> Result<u64> {
+        Err(lacking())
+    }
+    /// `to[to_slot] = from[slot]`, all values.
+    fn copy_state(
+        &mut self,
+        _from: &Self::State,
+        _slot: u32,
+        _to: &mut Self::State,
+        _to_slot: u32,
+    ) -> Result<()> {
+        Err(lacking())
+    }
+    /// Copies a slot to `data`, after all work before it.
+    fn read_state(&mut self, _state: &Self::State, _slot: u32, _data: &mut [u8]) -> Result<()> {
+        Err(lacking())
+    }
+    /// Fills a slot from `data`.
+    fn write_state(&mut self, _state: &mut Self::State, _slot: u32, _data: &[u8]) -> Result<()> {
+        Err(lacking())
+    }
 
     /// Makes a step's metadata readable to the operations. Every index in it has been checked.
     fn begin(&mut self, step: &StepRows<'_>) -> Result<Self::Step>;
@@ -243,6 +279,104 @@ pub trait Ops {
             "this backend can't cap logits, which the model asks for; load it with another backend",
         ))
     }
+    /// `x[t] *= sigmoid(gate[t])`; `gate` is `[rows, 1]`.
+    fn gate_rows(&mut self, _x: &mut Self::Tensor, _gate: &Self::Tensor, _rows: usize) -> Result<()> {
+        Err(lacking())
+    }
+    /// Causal convolution of each channel along its sequence, and SiLU:
+    /// `out[t][c] = silu(bias[c] + Σ_i weight[c][i] · x[t - (taps - 1) + i][c])`.
+    ///
+    /// `weight` is `[channels, taps]`. The state is the last `taps - 1` inputs, `[taps - 1, channels]`, the oldest
+    /// first. A row at position 0 begins with zeros, whatever its slot holds.
+    fn conv(
+        &mut self,
+        _x: &Self::Tensor,
+        _weight: &Self::Vector,
+        _bias: Option<&Self::Vector>,
+        _taps: usize,
+        _place: Place<'_, Self::State>,
+        _step: &Self::Step,
+        _out: &mut Self::Tensor,
+    ) -> Result<()> {
+        Err(lacking())
+    }
+    /// The selective scan of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs"). For each head, with group `g`:
+    /// `Δ = softplus(dt + dt_bias)`, `h = exp(Δ · a) · h + Δ · x ⊗ B[g]`, `out = h · C[g] + d · x`.
+    ///
+    /// A row of `xbc` is x `[heads, head_dim]`, then B and C `[groups, state_dim]`; `dt` is `[tokens, heads]`, and
+    /// `out` `[tokens, heads · head_dim]`. The state is h, `[heads, head_dim, state_dim]`. A row at position 0
+    /// begins with zeros, whatever its slot holds.
+    fn scan(
+        &mut self,
+        _xbc: &Self::Tensor,
+        _dt: &Self::Tensor,
+        _weights: &ScanWeights<'_, Self::Vector>,
+        _place: Place<'_, Self::State>,
+        _step: &Self::Step,
+        _out: &mut Self::Tensor,
+    ) -> Result<()> {
+        Err(lacking())
+    }
+    /// The gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks"). For each value head, whose
+    /// key head is `head / (value_heads / key_heads)`, with q and k divided by their norm and q by `√key_dim`:
+    /// `S = exp(a · softplus(alpha + dt_bias)) · S`, `S += k ⊗ sigmoid(beta) · (v - k · S)`, `out = q · S`.
+    ///
+    /// A row of `qkv` is q and k `[key_heads, key_dim]`, then v `[value_heads, value_dim]`; `alpha` and `beta` are
+    /// `[tokens, value_heads]`, and `out` `[tokens, value_heads · value_dim]`. The state is S,
+    /// `[value_heads, key_dim, value_dim]`. A row at position 0 begins with zeros, whatever its slot holds.
+    #[allow(clippy::too_many_arguments)]
+    fn delta_rule(
+        &mut self,
+        _qkv: &Self::Tensor,
+        _alpha: &Self::Tensor,
+        _beta: &Self::Tensor,
+        _weights: &DeltaWeights<'_, Self::Vector>,
+        _place: Place<'_, Self::State>,
+        _step: &Self::Step,
+        _out: &mut Self::Tensor,
+    ) -> Result<()> {
+        Err(lacking())
+    }
+    /// Chooses the `chosen` most probable of `experts` for each row of `logits`, the lowest number among equals.
+    ///
+    /// A row of `routing` is the experts' numbers, the most probable first, then their weights: their softmax over
+    /// all experts, or over the chosen ones where `normalised`.
+    fn route(
+        &mut self,
+        _logits: &Self::Tensor,
+        _rows: usize,
+        _experts: usize,
+        _chosen: usize,
+        _normalised: bool,
+        _routing: &mut Self::Tensor,
+    ) -> Result<()> {
+        Err(lacking())
+    }
+    /// The product of each row with the part of `weight`, `[experts · out, in]`, that belongs to each of its experts:
+    /// `out[t · chosen + j] = weight[expert j of t] · x[t]`, or `· x[t · chosen + j]` where `x` is `spread` like that.
+    #[allow(clippy::too_many_arguments)]
+    fn expert_linear(
+        &mut self,
+        _x: &Self::Tensor,
+        _spread: bool,
+        _rows: usize,
+        _weight: &Self::Weight,
+        _experts: usize,
+        _routing: &Self::Tensor,
+        _out: &mut Self::Tensor,
+    ) -> Result<()> {
+        Err(lacking())
+    }
+    /// `out[t] = Σ_j weight j of t · x[t · chosen + j]`.
+    fn combine(
+        &mut self,
+        _x: &Self::Tensor,
+        _routing: &Self::Tensor,
+        _rows: usize,
+        _out: &mut Self::Tensor,
+    ) -> Result<()> {
+        Err(lacking())
+    }
     /// `residual += x`.
     fn add(&mut self, residual: &mut Self::Tensor, x: &Self::Tensor, rows: usize) -> Result<()>;
     /// `out[i] = x[rows[i]]`: keeps the rows whose logits are wanted.
@@ -273,4 +407,8 @@ pub trait Ops {
     fn download(&mut self, x: &Self::Tensor, rows: usize, data: &mut [f32]) -> Result<()>;
     /// Waits for all work.
     fn synchronize(&mut self) -> Result<()>;
+}
+
+fn lacking() -> Error {
+    Error::invalid("this backend lacks an operation of the model; load it with another backend")
 }

@@ -19,6 +19,8 @@ pub struct HostRow {
     pub tokens: Range<usize>,
     /// Position of its first token.
     pub position: usize,
+    /// Slot of its recurrent state, or [`NO_STATE`](crate::NO_STATE).
+    pub state: u32,
     blocks: Range<usize>,
 }
 
@@ -45,6 +47,7 @@ impl HostStep {
             copy.rows.push(HostRow {
                 tokens: row.first..covered,
                 position: row.position,
+                state: row.state,
                 blocks: start..copy.blocks.len(),
             });
         }
@@ -108,7 +111,7 @@ impl HostStep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::StepRow;
+    use crate::{NO_STATE, StepRow};
 
     fn row(first: usize, len: usize, position: usize, blocks: &[u32]) -> StepRow<'_> {
         StepRow {
@@ -116,6 +119,7 @@ mod tests {
             len,
             position,
             blocks,
+            state: NO_STATE,
         }
     }
 

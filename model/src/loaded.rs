@@ -318,6 +318,7 @@ fn describe(
         block_bytes: kv.block_bytes,
         state_slots: 0,
         state_bytes: 0,
+        snapshot_slots: 0,
         max_rows: spec.max_rows,
         max_batch_tokens: spec.max_batch_tokens,
         max_in_flight: 1,

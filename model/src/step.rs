@@ -118,6 +118,7 @@ impl<'a> Step<'a> {
             len,
             position,
             blocks,
+            state: met_kernels::NO_STATE,
         });
         let start = self.wanted.len() as u32;
         let tokens = first as u32..(first + len) as u32;

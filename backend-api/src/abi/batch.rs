@@ -108,7 +108,9 @@ pub struct Row<'a> {
     pub position: u32,
     /// The sequence's block table, long enough for the new tokens.
     pub blocks: RSlice<'a, u32>,
-    /// Slot of the recurrent state, or [`crate::NO_SLOT`].
+    /// Slot of the recurrent state, or [`crate::NO_SLOT`] for models without. The sequence holds the slot from its first
+    /// row until [`crate::abi::Model::free_state`]. A row at position 0 begins it anew, whatever it held; another must be at
+    /// the position that the slot is at, one after its last row's. Two rows of a step can't have the same.
     pub state_slot: u32,
     /// What to give back.
     pub want: Want,

@@ -20,6 +20,10 @@ pub struct ModelSpec {
     pub max_batch_tokens: u32,
     /// Bytes for the KV cache; 0 lets the backend size it for `max_rows` sequences within free memory.
     pub kv_bytes: u64,
+    /// Slots for snapshots of recurrent state; 0 lets the backend choose. Of no effect for models without.
+    pub snapshot_slots: u32,
+    /// What matrices of F32, F16 and BF16 become at load: "Q8_0", "Q4_K", or empty to leave them as they are.
+    pub quantize: RString,
 }
 
 /// What was loaded.
@@ -50,6 +54,8 @@ pub struct ModelInfo {
     pub state_slots: u32,
     /// Bytes of one state slot.
     pub state_bytes: u64,
+    /// Slots for snapshots of recurrent state; 0 for models without.
+    pub snapshot_slots: u32,
     /// Most rows of one batch.
     pub max_rows: u32,
     /// Most new tokens of one batch.
@@ -125,15 +131,27 @@ pub trait Model {
     /// Copies what [`copy_blocks_out`](Model::copy_blocks_out) gave into the named blocks.
     fn copy_blocks_in(&mut self, blocks: RSlice<'_, u32>, data: RSlice<'_, u8>) -> RResult<(), Error>;
 
-    /// Copies a state slot to host memory (`state_bytes` long).
+    /// Copies a state slot to host memory (`state_bytes` long), as it is after all steps submitted so far.
     fn save_state(&mut self, slot: u32, data: RSliceMut<'_, u8>) -> RResult<(), Error>;
 
-    /// Fills a state slot from what [`save_state`](Model::save_state) gave; an empty `data` clears it.
-    fn restore_state(&mut self, slot: u32, data: RSlice<'_, u8>) -> RResult<(), Error>;
+    /// Fills a state slot from what [`save_state`](Model::save_state) gave after `position` tokens. The slot is held
+    /// from then on, and its next row is at `position`.
+    fn restore_state(&mut self, slot: u32, position: u32, data: RSlice<'_, u8>) -> RResult<(), Error>;
+
+    /// The sequence that holds a state slot has ended. Nothing happens where nobody holds it.
+    fn free_state(&mut self, slot: u32) -> RResult<(), Error>;
+
+    /// Copies a state slot to a snapshot's on the device, as it is after all steps submitted so far.
+    fn take_snapshot(&mut self, slot: u32, snapshot: u32) -> RResult<(), Error>;
+
+    /// Copies a snapshot to a state slot, which is held from then on; its next row is at the position that the
+    /// snapshot was taken at. Steps submitted later see it.
+    fn use_snapshot(&mut self, snapshot: u32, slot: u32) -> RResult<(), Error>;
 
     /// Releases every pool in the fixed order: derived weights, state snapshots, state pool, KV cache,
     /// buffer arena, weight store. Attempts each step whatever happened before. No ticket may be
-    /// outstanding. A second call does nothing and reports no steps.
+    /// outstanding. State slots that are still held are an error that says how many; the pool is then left for
+    /// [`sweep_unreleased`](super::GpuBackend::sweep_unreleased), nothing is freed under them. A second call does nothing and reports no steps.
     #[sabi(last_prefix_field)]
     fn release_pools(&mut self) -> RResult<ReleaseReport, Error>;
 }

@@ -136,8 +136,17 @@ impl<M: BackendModel> Model for ModelAdapter<M> {
     fn save_state(&mut self, slot: u32, mut data: RSliceMut<'_, u8>) -> RResult<(), Error> {
         self.0.call(|m| m.save_state(slot, data.as_mut_slice()))
     }
-    fn restore_state(&mut self, slot: u32, data: RSlice<'_, u8>) -> RResult<(), Error> {
-        self.0.call(|m| m.restore_state(slot, data.as_slice()))
+    fn restore_state(&mut self, slot: u32, position: u32, data: RSlice<'_, u8>) -> RResult<(), Error> {
+        self.0.call(|m| m.restore_state(slot, position, data.as_slice()))
+    }
+    fn free_state(&mut self, slot: u32) -> RResult<(), Error> {
+        self.0.call(|m| m.free_state(slot))
+    }
+    fn take_snapshot(&mut self, slot: u32, snapshot: u32) -> RResult<(), Error> {
+        self.0.call(|m| m.take_snapshot(slot, snapshot))
+    }
+    fn use_snapshot(&mut self, snapshot: u32, slot: u32) -> RResult<(), Error> {
+        self.0.call(|m| m.use_snapshot(snapshot, slot))
     }
     fn release_pools(&mut self) -> RResult<ReleaseReport, Error> {
         self.0.teardown(M::release_pools)

@@ -61,7 +61,19 @@ pub trait BackendModel: Sized + 'static {
         Err(Error::invalid("this model has no recurrent state"))
     }
     /// Fills a state slot from host memory.
-    fn restore_state(&mut self, _slot: u32, _data: &[u8]) -> Result<(), Error> {
+    fn restore_state(&mut self, _slot: u32, _position: u32, _data: &[u8]) -> Result<(), Error> {
+        Err(Error::invalid("this model has no recurrent state"))
+    }
+    /// The sequence of a state slot has ended.
+    fn free_state(&mut self, _slot: u32) -> Result<(), Error> {
+        Err(Error::invalid("this model has no recurrent state"))
+    }
+    /// Copies a state slot to a snapshot.
+    fn take_snapshot(&mut self, _slot: u32, _snapshot: u32) -> Result<(), Error> {
+        Err(Error::invalid("this model has no recurrent state"))
+    }
+    /// Copies a snapshot to a state slot.
+    fn use_snapshot(&mut self, _snapshot: u32, _slot: u32) -> Result<(), Error> {
         Err(Error::invalid("this model has no recurrent state"))
     }
     /// Releases every pool in order.

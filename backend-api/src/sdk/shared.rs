@@ -28,8 +28,17 @@ impl<M: BackendModel> BackendModel for Rc<RefCell<M>> {
     fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), Error> {
         self.borrow_mut().save_state(slot, data)
     }
-    fn restore_state(&mut self, slot: u32, data: &[u8]) -> Result<(), Error> {
-        self.borrow_mut().restore_state(slot, data)
+    fn restore_state(&mut self, slot: u32, position: u32, data: &[u8]) -> Result<(), Error> {
+        self.borrow_mut().restore_state(slot, position, data)
+    }
+    fn free_state(&mut self, slot: u32) -> Result<(), Error> {
+        self.borrow_mut().free_state(slot)
+    }
+    fn take_snapshot(&mut self, slot: u32, snapshot: u32) -> Result<(), Error> {
+        self.borrow_mut().take_snapshot(slot, snapshot)
+    }
+    fn use_snapshot(&mut self, snapshot: u32, slot: u32) -> Result<(), Error> {
+        self.borrow_mut().use_snapshot(snapshot, slot)
     }
     fn release_pools(&mut self) -> Result<ReleaseReport, Error> {
         self.borrow_mut().release_pools()

@@ -34,6 +34,7 @@ pub fn model_spec(name: &str) -> ModelSpec {
         max_rows: 4,
         max_batch_tokens: 64,
         kv_bytes: 1 << 20,
+        ..ModelSpec::default()
     }
 }
 

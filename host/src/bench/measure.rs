@@ -154,7 +154,7 @@ impl Sequence {
             context: length.max(1),
             max_rows: 1,
             max_batch_tokens: BATCH_TOKENS,
-            kv_bytes: 0,
+            ..ModelSpec::default()
         };
         let model = backend.load_model(&spec)?;
         let info = model.info()?;

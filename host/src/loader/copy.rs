@@ -49,7 +49,7 @@ record!(ReleaseStep { label, error } and bytes);
 record!(ReleaseReport { steps } and);
 record!(Error { message } and kind);
 record!(ModelInfo { architecture, name, quantization, weights_identity } and
-    parameters, vocab_size, context_length, block_size, block_count, block_bytes, state_slots, state_bytes,
+    parameters, vocab_size, context_length, block_size, block_count, block_bytes, state_slots, state_bytes, snapshot_slots,
     max_rows, max_batch_tokens, max_in_flight);
 
 impl Copied for RString {

@@ -131,10 +131,25 @@ impl Model {
         self.0.call(|m| m.save_state(slot, data))
     }
 
-    /// Fills a slot of recurrent state; an empty `data` clears it.
-    pub fn restore_state(&mut self, slot: u32, data: &[u8]) -> Result<(), Error> {
+    /// Fills a slot of recurrent state with what it was after `position` tokens.
+    pub fn restore_state(&mut self, slot: u32, position: u32, data: &[u8]) -> Result<(), Error> {
         let data = RSlice::from_slice(data);
-        self.0.call(|m| m.restore_state(slot, data))
+        self.0.call(|m| m.restore_state(slot, position, data))
+    }
+
+    /// The sequence of a slot of recurrent state has ended.
+    pub fn free_state(&mut self, slot: u32) -> Result<(), Error> {
+        self.0.call(|m| m.free_state(slot))
+    }
+
+    /// Copies a slot of recurrent state to a snapshot.
+    pub fn take_snapshot(&mut self, slot: u32, snapshot: u32) -> Result<(), Error> {
+        self.0.call(|m| m.take_snapshot(slot, snapshot))
+    }
+
+    /// Copies a snapshot to a slot of recurrent state.
+    pub fn use_snapshot(&mut self, snapshot: u32, slot: u32) -> Result<(), Error> {
+        self.0.call(|m| m.use_snapshot(snapshot, slot))
     }
 
     /// Releases every pool in the fixed order; a second call reports no steps.

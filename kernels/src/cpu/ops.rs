@@ -122,6 +122,7 @@ impl Ops for CpuOps {
     type Weight = PackedWeight;
     type Vector = Buffer<f32>;
     type KvCache = KvCache;
+    type State = ();
     type Step = CpuStep;
     type Choices = Vec<Choice>;
     const IN_FLIGHT: u32 = 1;

@@ -108,6 +108,7 @@ impl Batch {
                     len: positions.len(),
                     position: positions.start,
                     blocks: &self.tables[*sequence],
+                    state: crate::NO_STATE,
                 }
             })
             .collect();
@@ -200,6 +201,7 @@ pub(super) fn rope<O: Ops>(ops: &mut O, _: &Ledger) {
             len: rows,
             position,
             blocks: &blocks,
+            state: crate::NO_STATE,
         };
         let tokens = vec![0; rows];
         let step = StepRows {

@@ -114,6 +114,7 @@ pub fn one_row<O: Ops>(ops: &mut O, tokens: &[u32]) -> O::Step {
         len: tokens.len(),
         position: 0,
         blocks: &[],
+        state: crate::NO_STATE,
     };
     ops.begin(&StepRows { tokens, rows: &[row] }).unwrap()
 }

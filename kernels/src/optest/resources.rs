@@ -68,6 +68,7 @@ pub(super) fn wrong_shapes<O: Ops>(ops: &mut O, _: &Ledger) {
             len: 1,
             position,
             blocks: &blocks,
+            state: crate::NO_STATE,
         };
         let step = ops
             .begin(&StepRows {

@@ -80,6 +80,7 @@ impl Ops for Reference {
     type Weight = Weight;
     type Vector = Buffer<f32>;
     type KvCache = KvCache;
+    type State = ();
     type Step = HostStep;
     type Choices = Vec<Choice>;
     const IN_FLIGHT: u32 = 1;
@@ -377,6 +378,7 @@ impl Ops for Reference {
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             0.5 * x * (1.0 + inner.tanh())

@@ -177,6 +177,7 @@ fn model_spec() -> ModelSpec {
         max_rows: 2,
         max_batch_tokens: 16,
         kv_bytes: 1 << 20,
+        ..ModelSpec::default()
     }
 }
 

@@ -72,6 +72,7 @@ impl ScriptedModel {
             block_bytes,
             state_slots: 0,
             state_bytes: 0,
+            snapshot_slots: 0,
             max_rows,
             max_batch_tokens: spec.max_batch_tokens.max(1),
             max_in_flight: s.in_flight,

@@ -193,7 +193,7 @@ fn spec(setup: &Setup, backend: BackendSource, size: Size) -> Result<LoadSpec> {
             context: 4 * size.tokens,
             max_rows: size.clients as u32,
             max_batch_tokens: 256,
-            kv_bytes: 0,
+            ..ModelSpec::default()
         },
         engine: EngineOptions::default(),
         deadline: LOAD_DEADLINE,

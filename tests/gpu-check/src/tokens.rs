@@ -91,7 +91,7 @@ fn on_engine_thread(
         context: longest as u32,
         max_rows: 1,
         max_batch_tokens: longest as u32,
-        kv_bytes: 0,
+        ..ModelSpec::default()
     })?;
     let blocks: Vec<u32> = (0..(longest as u32).div_ceil(model.info()?.block_size)).collect();
     let mut all = Vec::new();

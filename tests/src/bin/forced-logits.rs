@@ -53,7 +53,7 @@ fn main() -> Result<()> {
         context: 0,
         max_rows: 1,
         max_batch_tokens: arguments.chunk,
-        kv_bytes: 0,
+        ..ModelSpec::default()
     }))?;
     let mut out = BufWriter::new(File::create(&arguments.out).context("the output can't be created")?);
     for prompt in &prompts {

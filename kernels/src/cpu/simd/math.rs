@@ -46,18 +46,19 @@ pub(crate) fn softcap<S: Simd>(s: S, x: S::V, cap: f32) -> S::V {
     s.mul(s.splat(cap), tanh)
 }
 
-/// The activation of x. Both are x · sigmoid(y), since 1 + tanh(u) = 2 · sigmoid(2u).
+/// The activation of x. The gated ones are x · sigmoid(y), since 1 + tanh(u) = 2 · sigmoid(2u).
 #[inline(always)]
 pub(crate) fn activate<S: Simd>(s: S, activation: Activation, x: S::V) -> S::V {
-    let y = match activation {
-        Activation::Silu => x,
+    let (factor, y) = match activation {
+        Activation::Silu => (x, x),
+        Activation::Sigmoid => (s.splat(1.0), x),
         Activation::GeluTanh => {
             // 2 · sqrt(2 / π), and that times 0.044715.
             const LINEAR: f32 = 1.595_769_121_605_730_7_f64 as f32;
             const CUBIC: f32 = LINEAR * 0.044_715;
-            s.mul(x, s.fma(s.mul(x, x), s.splat(CUBIC), s.splat(LINEAR)))
+            (x, s.mul(x, s.fma(s.mul(x, x), s.splat(CUBIC), s.splat(LINEAR))))
         }
     };
     let e = exp(s, s.sub(s.splat(0.0), y));
-    s.div(x, s.add(s.splat(1.0), e))
+    s.div(factor, s.add(s.splat(1.0), e))
 }

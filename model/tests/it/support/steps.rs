@@ -15,6 +15,7 @@ pub fn spec(path: &str) -> ModelSpec {
         max_rows: 8,
         max_batch_tokens: 128,
         kv_bytes: 8 << 20,
+        ..ModelSpec::default()
     }
 }
 
