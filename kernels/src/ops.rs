@@ -318,7 +318,8 @@ pub trait Ops {
         Err(lacking())
     }
     /// The gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks"). For each value head, whose
-    /// key head is `head / (value_heads / key_heads)`, with q and k divided by their norm and q by `√key_dim`:
+    /// key head is `head / (value_heads / key_heads)`, with q and k divided by their norm, `√(Σx² + 1e-6)`, and q by
+    /// `√key_dim`:
     /// `S = exp(a · softplus(alpha + dt_bias)) · S`, `S += k ⊗ sigmoid(beta) · (v - k · S)`, `out = q · S`.
     ///
     /// A row of `qkv` is q and k `[key_heads, key_dim]`, then v `[value_heads, value_dim]`; `alpha` and `beta` are

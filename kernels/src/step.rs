@@ -1,6 +1,6 @@
 //! A step's metadata in host memory, for implementations whose operations read it there.
 
-use crate::{Error, Result, StepRows};
+use crate::{Error, NO_STATE, Result, StepRows};
 use std::ops::Range;
 
 /// An owned copy of [`StepRows`].
@@ -25,7 +25,8 @@ pub struct HostRow {
 }
 
 impl HostStep {
-    /// Copies a step. [`crate::ErrorKind::Invalid`] where its rows don't cover its tokens in order.
+    /// Copies a step. [`crate::ErrorKind::Invalid`] where its rows don't cover its tokens in order, or two have one
+    /// state slot.
     pub fn new(step: &StepRows<'_>) -> Result<Self> {
         let mut copy = Self {
             tokens: step.tokens.to_vec(),
@@ -55,6 +56,15 @@ impl HostStep {
             return Err(Error::invalid(format!(
                 "the step's rows cover {covered} of its {} tokens",
                 step.tokens.len()
+            )));
+        }
+        let mut states: Vec<u32> = copy.rows.iter().map(|row| row.state).collect();
+        states.retain(|&state| state != NO_STATE);
+        states.sort_unstable();
+        if let Some(pair) = states.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::invalid(format!(
+                "two rows of a step have state slot {}",
+                pair[0]
             )));
         }
         copy.highest_block = copy.blocks.iter().copied().max().unwrap_or(0);
@@ -106,12 +116,30 @@ impl HostStep {
         }
         Ok(())
     }
+
+    /// Checks that each row has one of `slots` state slots, of `values` values each, which hold `len` values from
+    /// `offset` on.
+    pub fn check_states(&self, slots: usize, values: usize, offset: usize, len: usize) -> Result<()> {
+        if offset.checked_add(len).is_none_or(|end| end > values) {
+            return Err(Error::invalid(format!(
+                "{len} values from {offset} on don't lie in a state of {values}"
+            )));
+        }
+        let bad = |row: &&HostRow| row.state == NO_STATE || row.state as usize >= slots;
+        match self.rows.iter().find(bad) {
+            None => Ok(()),
+            Some(row) => Err(Error::invalid(format!(
+                "state slot {} of a row isn't one of the {slots}",
+                row.state
+            ))),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{NO_STATE, StepRow};
+    use crate::StepRow;
 
     fn row(first: usize, len: usize, position: usize, blocks: &[u32]) -> StepRow<'_> {
         StepRow {
@@ -167,5 +195,31 @@ mod tests {
             step.check_blocks(15, 6).is_err(),
             "position 15 in one block of 15"
         );
+    }
+    #[test]
+    fn state_slots_are_checked_against_the_states() {
+        let of_slots = |slots: &[u32]| {
+            let tokens = vec![7; slots.len()];
+            let rows = slots.iter().enumerate().map(|(i, &state)| StepRow {
+                state,
+                ..row(i, 1, 0, &[])
+            });
+            HostStep::new(&StepRows {
+                tokens: &tokens,
+                rows: &rows.collect::<Vec<_>>(),
+            })
+        };
+        assert!(of_slots(&[1, 0, 1]).is_err(), "two rows of one slot");
+        of_slots(&[NO_STATE; 2]).unwrap();
+        let step = of_slots(&[2, 0]).unwrap();
+        step.check_states(3, 10, 4, 6).unwrap();
+        assert!(step.check_states(2, 10, 4, 6).is_err(), "slot 2 of 2");
+        assert!(step.check_states(3, 10, 5, 6).is_err(), "values past the slot");
+        assert!(
+            step.check_states(3, 10, usize::MAX, 6).is_err(),
+            "values past all"
+        );
+        let without = of_slots(&[0, NO_STATE]).unwrap();
+        assert!(without.check_states(usize::MAX, 10, 0, 1).is_err(), "no slot");
     }
 }
