@@ -95,14 +95,12 @@ pub fn load<T: ModelText>(
         teardown: None,
         unload: None,
     })?;
-    match open(slot.name(), &library, spec, services) {
-        Ok((engine, text)) => Ok(Generation::with_library(
-            number,
-            engine,
-            Arc::new(text),
-            spec.clone(),
-            library,
-        )),
+    match open(slot, &library, spec, services) {
+        Ok((engine, text)) => {
+            slot.set_text(&text);
+            let spec = spec.clone();
+            Ok(Generation::with_library(number, engine, text, spec, library))
+        }
         Err((problem, teardown)) => {
             let unload = library.close(UNLOAD_WAIT);
             if let Unload::Retained { reason } = &unload {
@@ -139,20 +137,23 @@ impl FileState {
 type NotOpened = (LoadProblem, Option<Box<TeardownReport>>);
 
 fn open<T: ModelText>(
-    name: &str,
+    slot: &Slot<T>,
     library: &Library,
     spec: &LoadSpec,
     services: &Services,
-) -> Result<(Engine, T), NotOpened> {
+) -> Result<(Engine, Arc<T>), NotOpened> {
     let (opener, device, model) = (library.opener(), spec.device.clone(), spec.model.clone());
     let for_engine = services.clone();
     let path = Path::new(spec.model.path.as_str());
     let file = FileState::of(path);
-    let starting = Engine::begin(name, spec.engine, move || {
+    let starting = Engine::begin(slot.name(), spec.engine, move || {
         let device = Device::load(opener, &device, &model, &for_engine)?;
         Ok(Box::new(device) as Box<dyn DeviceIo>)
     });
-    let text = T::open(path);
+    let text = match slot.text() {
+        Some(earlier) => T::again(path, &earlier),
+        None => T::open(path).map(Arc::new),
+    };
     if text.is_err() {
         services.cancel();
     }

@@ -28,7 +28,7 @@ use door::{Door, Entry};
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -50,6 +50,8 @@ pub struct Slot<T> {
     last_number: AtomicU64,
     /// How its latest generation was loaded.
     spec: Mutex<Option<LoadSpec>>,
+    /// The text of its latest generation, while anybody has it.
+    text: Mutex<Weak<T>>,
     /// When its latest generation was made.
     latest: Mutex<Option<SystemTime>>,
 }
@@ -147,6 +149,7 @@ impl<T> Slot<T> {
             door: Mutex::new(Door::new()),
             last_number: AtomicU64::new(0),
             spec: Mutex::new(None),
+            text: Mutex::new(Weak::new()),
             latest: Mutex::new(None),
         }
     }
@@ -169,6 +172,17 @@ impl<T> Slot<T> {
     /// Remembers how its latest generation was loaded.
     pub fn set_spec(&self, spec: LoadSpec) {
         *self.spec.lock().unwrap_or_else(PoisonError::into_inner) = Some(spec);
+    }
+
+    /// The text of the generation that serves, else of the latest one where anybody still has it.
+    fn text(&self) -> Option<Arc<T>> {
+        let current = self.current().map(|current| Arc::clone(current.text()));
+        current.or_else(|| self.text.lock().unwrap_or_else(PoisonError::into_inner).upgrade())
+    }
+
+    /// Remembers the text of its latest generation.
+    fn set_text(&self, text: &Arc<T>) {
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(text);
     }
 
     /// The generation that serves now.

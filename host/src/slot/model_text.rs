@@ -1,11 +1,15 @@
 //! What a generation has besides its engine.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 /// The text side of a model, as far as slots need it.
 pub trait ModelText: Send + Sync + Sized + 'static {
     /// Reads it from a checkpoint; the error is the operator's.
     fn open(checkpoint: &Path) -> Result<Self, String>;
+    /// The same; may give `earlier` back where that was read from the same.
+    fn again(checkpoint: &Path, _earlier: &Arc<Self>) -> Result<Arc<Self>, String> {
+        Self::open(checkpoint).map(Arc::new)
+    }
     /// Tokens mean the same in two models in which this is equal.
     fn fingerprint(&self) -> &str;
     /// The tokens of a plain text.

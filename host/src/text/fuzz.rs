@@ -28,10 +28,11 @@ pub fn metadata(bytes: &[u8]) {
 /// Reads `bytes` as a `tokenizer.json`.
 pub fn tokenizer_json(bytes: &[u8]) {
     let tokenizer = Tokenizer::from_tokenizer_json(bytes, Some("<s>"), None);
-    exercise(
-        tokenizer
-            .map(|tokenizer| Text::new(tokenizer, TokenNames::default(), Vec::new(), Templates::default())),
-    );
+    let text = |tokenizer| {
+        let (names, templates) = (TokenNames::default(), Templates::default());
+        Text::new(tokenizer, names, Vec::new(), templates, [0; 32])
+    };
+    exercise(tokenizer.map(text));
 }
 
 fn exercise(text: Result<Text, TextError>) {

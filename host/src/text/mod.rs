@@ -8,6 +8,7 @@ mod byte_level;
 mod byte_pair;
 mod chat;
 mod detokenizer;
+mod folder;
 #[doc(hidden)]
 pub mod fuzz;
 mod hugging_face;
@@ -44,6 +45,8 @@ pub struct Text {
     /// The same for chats with tools, where the model has a template of its own for them.
     tool_format: Option<Result<ChatFormat, TextError>>,
     fingerprint: String,
+    /// A hash of all that it was made from.
+    origin: [u8; 32],
 }
 
 impl Text {

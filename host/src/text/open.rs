@@ -1,17 +1,19 @@
 //! A checkpoint's text side: from a GGUF file, or from a folder with `tokenizer.json`.
 
-use super::{ChatFormat, Text, TextError, TokenNames, Tokenizer, VocabSource, Vocabulary, source};
+use super::{ChatFormat, Text, TextError, TokenNames, Tokenizer, VocabSource, Vocabulary, folder::Folder};
 use met_model::{Checkpoint, Metadata};
-use serde_json::Value as Json;
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 /// The templates of a checkpoint.
 #[derive(Default)]
 pub(super) struct Templates {
-    chat: Option<String>,
+    pub(super) chat: Option<String>,
     /// For chats with tools, where that is another one.
-    tools: Option<String>,
+    pub(super) tools: Option<String>,
 }
+
+/// What the keys begin with that a text is made from, every one of them.
+const METADATA: &str = "tokenizer.";
 
 /// ChatML, for models that have its markers but no template.
 const CHAT_ML: &str = "\
@@ -36,15 +38,20 @@ impl Text {
     /// [`TextError::Checkpoint`], which names the file and what is wrong with it.
     pub fn from_checkpoint(path: impl AsRef<Path>) -> Result<Self, TextError> {
         let path = path.as_ref();
-        if path.join("tokenizer.json").is_file() {
-            return from_folder(path);
+        Source::read(path)?.text(path)
+    }
+
+    /// The same; gives `earlier` back where that was made from the same: a vocabulary takes longer to index than
+    /// many a model's weights to load.
+    ///
+    /// # Errors
+    /// As of [`from_checkpoint`](Self::from_checkpoint).
+    pub fn again(path: &Path, earlier: &Arc<Self>) -> Result<Arc<Self>, TextError> {
+        let source = Source::read(path)?;
+        if source.digest() == earlier.origin {
+            return Ok(Arc::clone(earlier));
         }
-        let checkpoint = Checkpoint::open(path)?;
-        if checkpoint.is_folder() {
-            let message = "the folder has no tokenizer.json, which a model in safetensors needs";
-            return Err(in_file(path, TextError::Checkpoint(message.to_owned())));
-        }
-        Self::from_metadata(checkpoint.metadata()).map_err(|e| in_file(path, e))
+        source.text(path).map(Arc::new)
     }
 
     /// From the metadata of a GGUF file that is open already.
@@ -69,7 +76,8 @@ impl Text {
             unknown: written(source.unknown),
         };
         let ends = source.eos.into_iter().chain(source.ends.iter().copied());
-        Ok(Self::new(tokenizer, names, ends.collect(), templates))
+        let origin = metadata.digest(METADATA);
+        Ok(Self::new(tokenizer, names, ends.collect(), templates, origin))
     }
 
     pub(super) fn new(
@@ -77,6 +85,7 @@ impl Text {
         names: TokenNames,
         mut stop_tokens: Vec<u32>,
         templates: Templates,
+        origin: [u8; 32],
     ) -> Self {
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
@@ -95,97 +104,67 @@ impl Text {
             fingerprint: tokenizer.vocabulary().fingerprint(),
             stop_tokens,
             tokenizer,
+            origin,
         }
     }
 }
 
 /// The id of a special token.
-fn find(vocabulary: &Vocabulary, name: &str) -> Option<u32> {
+pub(super) fn find(vocabulary: &Vocabulary, name: &str) -> Option<u32> {
     let special = vocabulary.kinds().filter(|(_, kind)| kind.is_special());
     special
         .map(|(id, _)| id)
         .find(|&id| vocabulary.token_bytes(id) == name.as_bytes())
 }
 
-/// From `tokenizer.json` and, where they are there, `tokenizer_config.json`, `generation_config.json` and
-/// `chat_template.jinja`.
-fn from_folder(folder: &Path) -> Result<Text, TextError> {
-    let config = read_json(&folder.join("tokenizer_config.json"))?;
-    let generation = read_json(&folder.join("generation_config.json"))?;
-    // A special token is named by its text, or by an object that has it.
-    let name = |key: &str| {
-        let token = &config[key];
-        token
-            .as_str()
-            .or(token["content"].as_str())
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let names = TokenNames {
-        bos: name("bos_token"),
-        eos: name("eos_token"),
-        unknown: name("unk_token"),
-    };
-    let bos = Some(names.bos.as_str()).filter(|bos| !bos.is_empty());
-    let add_bos = config["add_bos_token"].as_bool();
-    let path = folder.join("tokenizer.json");
-    let bytes = std::fs::read(&path).map_err(|e| wrong(&path, e))?;
-    let tokenizer = Tokenizer::from_tokenizer_json(&bytes, bos, add_bos).map_err(|e| in_file(&path, e))?;
-
-    let vocabulary = tokenizer.vocabulary();
-    let mut ends: Vec<u32> = source::known_ends(|text| find(vocabulary, text));
-    ends.extend(find(vocabulary, &names.eos));
-    let stated = &generation["eos_token_id"];
-    let stated = stated
-        .as_array()
-        .map_or(std::slice::from_ref(stated), Vec::as_slice);
-    ends.extend(stated.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()));
-
-    let mut templates = named_templates(&config["chat_template"]);
-    if let Some(template) = read(&folder.join("chat_template.jinja"))? {
-        templates.chat = Some(template);
-    }
-    Ok(Text::new(tokenizer, names, ends, templates))
+/// What a text is made from.
+enum Source {
+    Gguf(Checkpoint),
+    Folder(Folder),
 }
 
-/// `chat_template`: a text, or a list of objects with `name` and `template`.
-fn named_templates(json: &Json) -> Templates {
-    let named = |name: &str| {
-        let list = json.as_array()?;
-        let entry = list.iter().find(|entry| entry["name"] == name)?;
-        Some(entry["template"].as_str()?.to_owned())
-    };
-    Templates {
-        chat: json.as_str().map(str::to_owned).or_else(|| named("default")),
-        tools: named("tool_use"),
+impl Source {
+    fn read(path: &Path) -> Result<Self, TextError> {
+        if let Some(folder) = Folder::read(path)? {
+            return Ok(Self::Folder(folder));
+        }
+        let checkpoint = Checkpoint::open(path)?;
+        if checkpoint.is_folder() {
+            return Err(wrong(
+                path,
+                "the folder has no tokenizer.json, which a model in safetensors needs",
+            ));
+        }
+        Ok(Self::Gguf(checkpoint))
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        match self {
+            Self::Gguf(checkpoint) => checkpoint.metadata().digest(METADATA),
+            Self::Folder(folder) => folder.digest(),
+        }
+    }
+
+    fn text(&self, path: &Path) -> Result<Text, TextError> {
+        match self {
+            Self::Gguf(checkpoint) => {
+                Text::from_metadata(checkpoint.metadata()).map_err(|e| in_file(path, e))
+            }
+            Self::Folder(folder) => folder.text(),
+        }
     }
 }
 
-fn read_json(path: &Path) -> Result<Json, TextError> {
-    let Some(text) = read(path)? else {
-        return Ok(Json::Null);
-    };
-    serde_json::from_str(&text).map_err(|e| wrong(path, e))
-}
-
-fn wrong(path: &Path, why: impl std::fmt::Display) -> TextError {
+/// An error about a file.
+pub(super) fn wrong(path: &Path, why: impl std::fmt::Display) -> TextError {
     TextError::Checkpoint(format!("{}: {why}", path.display()))
 }
 
 /// The error with the name of the file that it is about.
-fn in_file(path: &Path, error: TextError) -> TextError {
+pub(super) fn in_file(path: &Path, error: TextError) -> TextError {
     match error {
         TextError::Checkpoint(why) => wrong(path, why),
         other => other,
-    }
-}
-
-/// A file's text; `None` where there is no such file.
-fn read(path: &Path) -> Result<Option<String>, TextError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(wrong(path, e)),
     }
 }
 

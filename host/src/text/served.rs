@@ -2,11 +2,15 @@
 
 use super::{Detokenizer, Special, Text};
 use crate::slot::ModelText;
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 impl ModelText for Text {
     fn open(checkpoint: &Path) -> Result<Self, String> {
         Self::from_checkpoint(checkpoint).map_err(|error| error.to_string())
+    }
+
+    fn again(checkpoint: &Path, earlier: &Arc<Self>) -> Result<Arc<Self>, String> {
+        Self::again(checkpoint, earlier).map_err(|error| error.to_string())
     }
 
     fn fingerprint(&self) -> &str {

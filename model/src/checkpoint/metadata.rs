@@ -2,6 +2,7 @@
 
 use super::cursor::Cursor;
 use crate::{Error, Result};
+use sha2::{Digest, Sha256};
 use std::{collections::HashMap, fmt::Arguments, ops::Range};
 
 /// Arrays of arrays are followed this deep.
@@ -99,6 +100,24 @@ impl Metadata {
             Some((ty, count)) => Some(Value::Array(Array { ty, count, bytes })),
             None => read_value(&mut Cursor::whole(bytes), slot.ty, 0, format_args!("{key}")).ok(),
         }
+    }
+
+    /// A hash of the pairs whose keys begin with `prefix`, in whatever order they are stored.
+    pub fn digest(&self, prefix: &str) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for key in self.keys().into_iter().filter(|key| key.starts_with(prefix)) {
+            let Some(Slot { ty, elements, range }) = self.slots.get(key) else {
+                continue;
+            };
+            let bytes = &self.header[range.clone()];
+            let (element, count) = elements.unwrap_or((*ty, 1));
+            for number in [key.len(), *ty as usize, element as usize, count, bytes.len()] {
+                hash.update((number as u64).to_le_bytes());
+            }
+            hash.update(key);
+            hash.update(bytes);
+        }
+        hash.finalize().into()
     }
 
     /// Every key, sorted.

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 /// Continued by every candidate, together.
 const PROMPTS: [&str; 2] = ["The capital of France is", "1, 2, 3, 4, 5,"];
-/// Tokens of a continuation; enough for two steps of decoding and a few more.
-const TOKENS: u32 = 8;
+/// Tokens of a continuation: one of the prefill, and two steps of decoding, of which the second takes what the first
+/// sampled.
+const TOKENS: u32 = 3;
 /// Tokens of a continuation that is compared with a text, at most.
 const MOST_TOKENS: u32 = 256;
 /// How long it may take.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::text::{Chat, Detokenizer, Message, Role, Special, fuzz};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use std::fs;
 
 /// A value of GGUF metadata.
@@ -244,6 +244,36 @@ fn only_the_first_piece_of_a_text_is_prefixed_where_the_file_says_so() {
     );
     let text = Text::from_checkpoint(folder.path()).unwrap();
     assert_eq!(text.encode("a<s>a a", Special::Parse, true), Ok(vec![7, 1, 6, 7]));
+}
+
+#[test]
+fn a_text_is_given_back_where_all_it_is_made_from_is_the_same() {
+    let texts = tempfile::tempdir().unwrap();
+    let gguf = |name: &str, template: &str| {
+        let path = texts.path().join(name);
+        let entries = [
+            ("ggml.model", Entry::Text("gpt2")),
+            ("ggml.tokens", Entry::Texts(&["a", "b", "ab"])),
+            ("ggml.merges", Entry::Texts(&["a b"])),
+            ("ggml.eos_token_id", Entry::Id(1)),
+            ("chat_template", Entry::Text(template)),
+        ];
+        fs::write(&path, gguf_bytes(&entries)).unwrap();
+        path
+    };
+    let in_folder = |template: &str| {
+        let folder = folder(Json::Null, Json::Null, Json::Null);
+        fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+        folder
+    };
+    let (folder, same, other) = (in_folder("a"), in_folder("a"), in_folder("aa"));
+    let folders = [folder.path(), same.path(), other.path()].map(Path::to_owned);
+    for [path, same, other] in [[gguf("1", "a"), gguf("2", "a"), gguf("3", "aa")], folders] {
+        let earlier = Arc::new(Text::from_checkpoint(&path).unwrap());
+        assert!(Arc::ptr_eq(&Text::again(&same, &earlier).unwrap(), &earlier));
+        let another = Text::again(&other, &earlier).unwrap();
+        assert_ne!(another.prompt(&chat("x")), earlier.prompt(&chat("x")));
+    }
 }
 
 #[test]
