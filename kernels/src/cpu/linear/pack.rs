@@ -14,10 +14,21 @@ pub(super) fn pack_panel(ty: TensorType, shape: Shape, rows: &[u8], groups: usiz
     let block_groups = ty.block_len() / GROUP;
     let row_bytes = groups / block_groups * ty.block_bytes();
     let mut block = Block::default();
+    let is_nibbles = matches!(ty, TensorType::Q4_0 | TensorType::Q4_1);
     for first in (0..groups).step_by(block_groups) {
         let panel = &mut panel[first / record.groups * record.bytes..][..record.bytes];
         for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
             let bytes = &row[first / block_groups * ty.block_bytes()..][..ty.block_bytes()];
+            if let (true, Some((scales, nibbles))) = (is_nibbles, bytes.split_last_chunk()) {
+                let group = first % record.groups;
+                pack_halves(record, scales, group, lane, panel);
+                pack_nibbles(
+                    nibbles,
+                    &mut panel[group * shape.group_bytes()..][..shape.group_bytes()],
+                    lane,
+                );
+                continue;
+            }
             decode(ty, bytes, &mut block);
             pack_scales(shape, record, &block, first % record.groups, lane, panel);
             for (group, codes) in block.codes.as_chunks().0.iter().take(block_groups).enumerate() {
@@ -125,6 +136,24 @@ fn pack_codes(shape: Shape, codes: &[u8; GROUP], words: &mut [u8], lane: usize) 
             *word = pack_word(bits, below, codes).to_le_bytes();
         }
         below += bits;
+    }
+}
+
+/// What [`pack_scales`] does with the scale, and the minimum where there is one, of a Q4_0's or Q4_1's block.
+fn pack_halves(record: Record, scales: &[u8], group: usize, lane: usize, panel: &mut [u8]) {
+    for (half, section) in scales.as_chunks::<2>().0.iter().zip([record.scales, record.mins]) {
+        panel[section + (group * LANES + lane) * 2..][..2].copy_from_slice(half);
+    }
+}
+
+/// What [`pack_codes`] does to the codes of a Q4_0's or Q4_1's block, without taking them apart first.
+fn pack_nibbles(nibbles: &[u8; 16], words: &mut [u8], lane: usize) {
+    let words = words.as_chunks_mut::<4>().0.iter_mut().skip(lane).step_by(LANES);
+    let nibbles = u128::from_le_bytes(*nibbles);
+    // The low nibbles of all bytes, then the high ones.
+    for (word, shift) in words.zip([0, 64, 4, 68]) {
+        let codes = (nibbles >> shift) as u64;
+        *word = (squeeze(4, codes) | squeeze(4, codes >> 8) << 16).to_le_bytes();
     }
 }
 
