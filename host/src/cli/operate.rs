@@ -180,8 +180,9 @@ impl Steps<'_> {
             .next()
             .await?
             .context("the server has closed the connection")?;
-        // One at a time a slot: what begins now is ours.
-        if event["event"] == "begun" && event["slot"] == *self.slot {
+        // One at a time a slot: what begins now is ours, and what ends without having begun.
+        let is_named = event["event"] == "begun" || self.id.is_none() && event["event"] == "ended";
+        if is_named && event["slot"] == *self.slot {
             self.id = event["id"].as_u64();
         }
         let is_ours = self.id.is_some() && event["id"].as_u64() == self.id;

@@ -68,6 +68,13 @@ impl<T: ModelText> Reloader<T> {
             .ok_or("this server was started without --config: there is nothing to reload")?;
         let mut applied = self.applied.lock().await;
         let new = Config::read(path, &self.builtins)?;
+        if new.slots.is_empty() && !applied.slots.is_empty() {
+            // An editor may have emptied it before it writes it.
+            return Err(format!(
+                "{}: it names no slot, which is taken for a file that is being written; unload the last slot with `met-host unload`",
+                path.display()
+            ));
+        }
         if (&applied.listen, &applied.admin, &applied.api_key) != (&new.listen, &new.admin, &new.api_key) {
             tracing::warn!(
                 "listen, admin and api_key are taken from the file when the server starts, not now"

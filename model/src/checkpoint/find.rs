@@ -59,6 +59,20 @@ pub(super) fn find(path: &Path) -> Result<Found> {
     }
 }
 
+/// Bytes of the files that a path stands for, as far as they are there: about what a model takes.
+pub fn stored_bytes(path: &Path) -> u64 {
+    let files = match find(path) {
+        Ok(Found::Gguf(parts)) => parts,
+        Ok(Found::Folder(folder)) => match fs::read_dir(folder) {
+            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+            Err(_) => Vec::new(),
+        },
+        Err(_) => Vec::new(),
+    };
+    let bytes = |file: PathBuf| fs::metadata(file).map_or(0, |found| found.len());
+    files.into_iter().map(bytes).sum()
+}
+
 /// All parts of the split file that `path` is one of, in order; `path` alone where its name is no part's.
 fn all_parts(path: &Path) -> Result<Vec<PathBuf>> {
     let name = path.file_name().and_then(|name| name.to_str());

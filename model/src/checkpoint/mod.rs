@@ -16,6 +16,7 @@ mod safetensors;
 mod source;
 mod tensor;
 
+pub use find::stored_bytes;
 pub use metadata::{Array, FromMetadata, Metadata, Value};
 pub use tensor::Tensor;
 

@@ -1,7 +1,7 @@
 //! GGUF files that are split into parts.
 
 use crate::support::{TempFolder, Tiny, Value, Writer};
-use met_model::{Checkpoint, Llama, LlamaConfig};
+use met_model::{Checkpoint, Llama, LlamaConfig, checkpoint::stored_bytes};
 
 fn name(number: usize) -> String {
     format!("tiny-{number:05}-of-00003.gguf")
@@ -101,4 +101,21 @@ fn parts_that_dont_belong_together_are_refused() {
         .unwrap_err()
         .message;
     assert!(message.contains("99999 parts"), "{message}");
+}
+
+#[test]
+fn a_model_is_as_large_as_all_its_files() {
+    let folder = TempFolder::new();
+    folder.write("a-00001-of-00003.gguf", vec![0; 10]);
+    folder.write("a-00002-of-00003.gguf", vec![0; 32]);
+    folder.write("b.gguf", vec![0; 7]);
+    let bytes = |name: &str| stored_bytes(&folder.path().join(name));
+    assert_eq!(
+        ["a-00001-of-00003.gguf", "b.gguf", "c.gguf", ""].map(bytes),
+        [42, 7, 0, 0]
+    );
+    let folder = TempFolder::new();
+    folder.write("config.json", vec![0; 2]);
+    folder.write("model.safetensors", vec![0; 40]);
+    assert_eq!(stored_bytes(folder.path()), 42);
 }

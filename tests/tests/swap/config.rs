@@ -93,6 +93,10 @@ fn a_bad_file_changes_nothing_and_names_the_line() -> Result<()> {
                 .is_some_and(|said| said.contains(&line) && said.contains(says)))
         })?;
     }
+    // As an editor leaves it for a moment.
+    operated.configure("")?;
+    let told = operated.command(&["reload"])?;
+    ensure!(!told.success && told.error.contains("names no slot"), "{told:?}");
     let text = format!("{text}\n[slot.bad]\nbackend = \"builtin:tpu\"\n");
     operated.configure(&text)?;
     let told = operated.command(&["reload"])?;

@@ -155,6 +155,25 @@ fn what_finishes_is_the_old_models_and_what_comes_after_is_the_new_ones() -> Res
     Ok(())
 }
 
+#[test]
+fn where_the_new_generation_is_smaller_what_runs_finishes_in_the_old_one() -> Result<()> {
+    let model = fixture("tiny-q4_1.gguf");
+    let operated = Operated::start(&[("chat", &builtin(&model))])?;
+    let undisturbed = ask(&operated, || Ok(()))?;
+    let smaller = json!({"plan": "side_by_side", "in_flight": "carry", "ctx": 16});
+    let mut report = Value::Null;
+    let heard = ask(&operated, || {
+        report = operated.swap("chat", &with(&library(&model)?, smaller.clone()))?;
+        Ok(())
+    })?;
+    same(&heard, &undisturbed).with_context(|| report.to_string())?;
+    ensure!(
+        report["outcome"] == "swapped" && report["carried"] == 0,
+        "{report}"
+    );
+    Ok(())
+}
+
 /// Starts two streams and a whole answer that would take minutes, swaps, and gives the report, the streams, and the
 /// status and error of the third.
 fn cut(plan: &str, how: Value) -> Result<(Value, [Heard; 2], u16, Value)> {

@@ -1,6 +1,6 @@
 //! What is free, and what this process holds, as the system says.
 
-use std::{fs, path::Path};
+use std::fs;
 
 /// Bytes that the system would give without swapping, within the process's control group. `None` where it does not
 /// say.
@@ -18,15 +18,6 @@ pub fn free() -> Option<u64> {
 pub fn anonymous() -> Option<u64> {
     let status = "/proc/self/status";
     Some(field(status, "RssAnon:")? + field(status, "VmSwap:")?)
-}
-
-/// Bytes of a checkpoint: of the file, or of what lies in the folder.
-pub fn checkpoint_bytes(path: &Path) -> u64 {
-    let bytes = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
-    match fs::read_dir(path) {
-        Ok(entries) => entries.flatten().map(|entry| bytes(&entry.path())).sum(),
-        Err(_) => bytes(path),
-    }
 }
 
 /// A line `NAME 123 kB`, in bytes.
@@ -53,16 +44,5 @@ mod tests {
         let after = anonymous().expect("Linux says so");
         assert!(after > before + (32 << 20), "{before} {after}");
         drop(more);
-    }
-
-    #[test]
-    fn a_folder_is_as_large_as_its_files() {
-        let folder = tempfile::tempdir().expect("a folder");
-        for (name, size) in [("a", 10), ("b", 32)] {
-            fs::write(folder.path().join(name), vec![0; size]).expect("written");
-        }
-        assert_eq!(checkpoint_bytes(folder.path()), 42);
-        assert_eq!(checkpoint_bytes(&folder.path().join("b")), 32);
-        assert_eq!(checkpoint_bytes(&folder.path().join("c")), 0);
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     loader::{Progress, Services},
     slot::{Generation, LoadSpec, ModelText, Slot, load},
 };
-use met_model::Checkpoint;
+use met_model::{Checkpoint, checkpoint};
 use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
@@ -343,10 +343,12 @@ impl<T: ModelText> Swap<'_, T> {
         }
     }
 
-    /// Whether the incumbent's requests can go on in what comes after it.
+    /// Whether the incumbent's requests can go on in what comes after it, as far as that is known.
     fn can_carry(&self, incumbent: &Generation<T>) -> bool {
         if let Some(candidate) = &self.candidate {
-            return candidate.identity() == incumbent.identity();
+            let longest = |generation: &Generation<T>| generation.engine().info().limits.longest();
+            let has_room = longest(candidate) >= longest(incumbent);
+            return has_room && candidate.identity() == incumbent.identity();
         }
         let Some(order) = &self.wanted else { return false };
         let checkpoint = Checkpoint::open(Path::new(order.spec.model.path.as_str()));
@@ -356,7 +358,7 @@ impl<T: ModelText> Swap<'_, T> {
 
     /// Bytes that the candidate is estimated to need: its checkpoint and what its KV cache was given.
     fn need(&self, spec: &LoadSpec) -> u64 {
-        memory::checkpoint_bytes(Path::new(spec.model.path.as_str())).saturating_add(spec.model.kv_bytes)
+        checkpoint::stored_bytes(Path::new(spec.model.path.as_str())).saturating_add(spec.model.kv_bytes)
     }
 
     /// Bytes that are free where the candidate will live: on the incumbent's device, or else in main memory.
