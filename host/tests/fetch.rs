@@ -11,11 +11,12 @@ use futures_util::StreamExt;
 use met_host::fetch::{FetchError, Fetcher, ModelSource, Reporting};
 use sha2::{Digest, Sha256};
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     fs,
     io::Write,
     os::unix::fs::PermissionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, mpsc},
     thread::JoinHandle,
     time::Duration,
@@ -106,6 +107,34 @@ fn a_repository_without_a_file_name_gives_its_one_model() {
         .resolve(&source)
         .unwrap();
     assert_eq!(again, path);
+}
+
+#[test]
+fn a_repository_of_safetensors_gives_a_folder_that_is_a_model() {
+    let hub = Hub::start(Behaviour {
+        folder: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/architectures/llama")),
+        ..Behaviour::default()
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let source = ModelSource::parse("hf:org/repo").unwrap();
+    let path = hub.fetcher(cache.path()).resolve(&source).unwrap();
+    hub.stop();
+    let again = fetcher(cache.path(), "http://127.0.0.1:1").resolve(&source);
+    assert_eq!(again.unwrap(), path);
+    let names: BTreeSet<_> = fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(
+        names.contains("chat_template.jinja") && !names.contains("logits.f32"),
+        "{names:?}"
+    );
+    let checkpoint = met_model::Checkpoint::open(&path).unwrap();
+    assert!(checkpoint.is_folder() && checkpoint.parameters() > 0);
+    met_host::text::Text::from_checkpoint(&path)
+        .unwrap()
+        .chat_support()
+        .unwrap();
 }
 
 #[test]
@@ -288,6 +317,18 @@ struct Behaviour {
     break_after: Option<usize>,
     /// Tells a digest that is not the content's.
     lies: bool,
+    /// Has this folder's files instead of the one.
+    folder: Option<PathBuf>,
+}
+
+impl Behaviour {
+    /// What a file holds.
+    fn file(&self, name: &str) -> Option<Vec<u8>> {
+        match &self.folder {
+            Some(folder) => fs::read(folder.join(name)).ok(),
+            None => (name == "model.gguf").then(content),
+        }
+    }
 }
 
 /// A hub with the one repository `org/repo`.
@@ -358,8 +399,19 @@ impl Drop for Hub {
     }
 }
 
-async fn list() -> &'static str {
-    r#"{"sha": "c0ffee", "siblings": [{"rfilename": "README.md"}, {"rfilename": "model.gguf"}]}"#
+async fn list(State(state): State<HubState>) -> String {
+    let names = match &state.behaviour.folder {
+        Some(folder) => fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect(),
+        None => vec!["README.md".to_owned(), "model.gguf".to_owned()],
+    };
+    let siblings: Vec<String> = names
+        .iter()
+        .map(|name| format!(r#"{{"rfilename": "{name}"}}"#))
+        .collect();
+    format!(r#"{{"sha": "{COMMIT}", "siblings": [{}]}}"#, siblings.join(", "))
 }
 
 async fn resolve(
@@ -368,15 +420,16 @@ async fn resolve(
     headers: HeaderMap,
 ) -> Response<Body> {
     let answer = Response::builder();
-    if file != "model.gguf" {
+    let Some(content) = state.behaviour.file(&file) else {
         return answer.status(StatusCode::NOT_FOUND).body(Body::empty()).unwrap();
-    }
+    };
     let range = headers[header::RANGE].to_str().unwrap().to_owned();
     let (start, end) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
     state.seen.lock().unwrap().push(range.clone());
-    let content = content();
     let start: usize = start.parse().unwrap();
-    let end: usize = end.parse().map_or(content.len(), |end: usize| end + 1);
+    let end: usize = end
+        .parse()
+        .map_or(content.len(), |end: usize| content.len().min(end + 1));
     let etag = if state.behaviour.lies {
         digest(b"")
     } else {

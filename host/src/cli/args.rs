@@ -38,7 +38,7 @@ pub enum Command {
 #[derive(Args, Debug, Clone)]
 pub struct ServeArgs {
     /// Slots and listeners from a TOML file; SIGHUP, or `met-host reload`, applies what has changed in it
-    #[arg(long, conflicts_with_all = ["backend", "model", "slot", "threads", "ctx", "max_seqs", "kv_memory"])]
+    #[arg(long, conflicts_with_all = ["backend", "model", "slot", "threads", "ctx", "max_seqs", "kv_memory", "park_memory", "park_disk", "quantize"])]
     pub config: Option<PathBuf>,
     /// Backend: builtin:cpu, or the path of a backend library
     #[arg(long, default_value = "builtin:cpu")]
@@ -69,6 +69,15 @@ pub struct ServeArgs {
     /// Memory for the KV cache (512M, 2G); 0 sizes it by the free memory
     #[arg(long, default_value = "0")]
     pub kv_memory: Size,
+    /// Host memory for the KV blocks of parked requests (512M, 2G) [default: 1G]
+    #[arg(long)]
+    pub park_memory: Option<Size>,
+    /// Temporary files for those that don't fit there [default: 4G]
+    #[arg(long)]
+    pub park_disk: Option<Size>,
+    /// What matrices of F32, F16 and BF16 become at load: Q8_0 or Q4_K
+    #[arg(long, value_name = "TYPE")]
+    pub quantize: Option<String>,
     /// Clients must send this key as a bearer token
     #[arg(long, env = "MET_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,

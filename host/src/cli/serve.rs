@@ -153,6 +153,9 @@ fn of_command_line(args: &ServeArgs) -> Config {
         ctx: Some(args.ctx),
         max_seqs: Some(args.max_seqs),
         kv_memory: Some(args.kv_memory),
+        park_memory: args.park_memory,
+        park_disk: args.park_disk,
+        quantize: args.quantize.clone(),
         ..SlotConfig::default()
     };
     Config {

@@ -49,6 +49,10 @@ pub struct SlotConfig {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub park_disk: Option<Size>,
+    /// What matrices of F32, F16 and BF16 become at load: Q8_0 or Q4_K; none leaves them as they are
+    #[arg(long, value_name = "TYPE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantize: Option<String>,
     /// Options of the backend itself, as NAME=VALUE
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,6 +172,13 @@ impl SlotConfig {
         spec.model.max_rows = self.max_seqs.unwrap_or(spec.model.max_rows);
         spec.model.max_batch_tokens = MAX_BATCH_TOKENS.max(spec.model.max_rows);
         spec.model.kv_bytes = self.kv_memory.map_or(spec.model.kv_bytes, |size| size.0);
+        if let Some(quantize) = &self.quantize {
+            spec.model.quantize = match quantize.as_str() {
+                "none" => "",
+                other => other,
+            }
+            .into();
+        }
         let (memory, disk) = (&mut spec.engine.park_memory, &mut spec.engine.park_disk);
         *memory = self.park_memory.map_or(*memory, |size| size.0);
         *disk = self.park_disk.map_or(*disk, |size| size.0);
