@@ -31,6 +31,8 @@ pub struct Plan {
     pub threads: Vec<u32>,
     /// Samples a row.
     pub repetitions: u32,
+    /// What float matrices become at load; empty leaves them.
+    pub quantize: String,
 }
 
 /// A row of the result.
@@ -102,6 +104,7 @@ fn on_engine_thread(plan: &Plan, backend_name: &str, openers: Vec<Opener>) -> Re
                 .unwrap_or(0);
             let mut sequence = Sequence::load(&mut backend, plan, depth + longest)?;
             sequence.prefill(0, depth)?;
+            sequence.keep_state()?;
             let tests = plan
                 .prompts
                 .iter()
@@ -127,6 +130,7 @@ fn on_engine_thread(plan: &Plan, backend_name: &str, openers: Vec<Opener>) -> Re
                 };
                 rows.push(row);
             }
+            sequence.free_state()?;
             sequence.model.release_pools()?;
         }
         backend.sweep_unreleased()?;
@@ -144,7 +148,12 @@ struct Sequence {
     info: ModelInfo,
     blocks: Vec<u32>,
     tokens: Vec<u32>,
+    /// Of a recurrent model: its state at the depth that is measured from.
+    state: Vec<u8>,
 }
+
+/// The slot of its recurrent state, where it has one.
+const SLOT: u32 = 0;
 
 impl Sequence {
     fn load(backend: &mut Backend, plan: &Plan, length: u32) -> Result<Self> {
@@ -154,6 +163,7 @@ impl Sequence {
             context: length.max(1),
             max_rows: 1,
             max_batch_tokens: BATCH_TOKENS,
+            quantize: plan.quantize.as_str().into(),
             ..ModelSpec::default()
         };
         let model = backend.load_model(&spec)?;
@@ -174,6 +184,7 @@ impl Sequence {
             info,
             blocks,
             tokens,
+            state: Vec::new(),
         })
     }
 
@@ -186,6 +197,7 @@ impl Sequence {
     fn samples(&mut self, repetitions: u32, depth: u32, n_prompt: u32, n_gen: u32) -> Result<Vec<f64>> {
         let mut samples = Vec::with_capacity(repetitions as usize);
         for repetition in 0..=repetitions {
+            self.rewind(depth)?;
             let start = Instant::now();
             self.prefill(depth, n_prompt)?;
             for position in depth..depth + n_gen {
@@ -197,6 +209,33 @@ impl Sequence {
             }
         }
         Ok(samples)
+    }
+
+    fn is_recurrent(&self) -> bool {
+        self.info.state_slots > 0
+    }
+
+    fn keep_state(&mut self) -> Result<()> {
+        if self.is_recurrent() {
+            self.state = vec![0; usize::try_from(self.info.state_bytes)?];
+            self.model.save_state(SLOT, &mut self.state)?;
+        }
+        Ok(())
+    }
+
+    /// Back to the state at `depth`; at 0 a sequence begins anew by itself.
+    fn rewind(&mut self, depth: u32) -> Result<()> {
+        if self.is_recurrent() && depth > 0 {
+            self.model.restore_state(SLOT, depth, &self.state)?;
+        }
+        Ok(())
+    }
+
+    fn free_state(&mut self) -> Result<()> {
+        if self.is_recurrent() {
+            self.model.free_state(SLOT)?;
+        }
+        Ok(())
     }
 
     fn prefill(&mut self, from: u32, count: u32) -> Result<()> {
@@ -217,7 +256,7 @@ impl Sequence {
             input: ROption::RNone,
             position,
             blocks: RSlice::from_slice(&self.blocks),
-            state_slot: NO_SLOT,
+            state_slot: if self.is_recurrent() { SLOT } else { NO_SLOT },
             want: Want::Token,
             top_logprobs: 0,
             sampling: Sampling::default(),

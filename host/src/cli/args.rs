@@ -249,6 +249,9 @@ pub struct BenchArgs {
     /// Repetitions
     #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
+    /// What matrices of F32, F16 and BF16 become at load: Q8_0 or Q4_K
+    #[arg(long, value_name = "TYPE")]
+    pub quantize: Option<String>,
     /// Print an array of rows as JSON
     #[arg(long)]
     pub json: bool,

@@ -17,6 +17,7 @@ pub fn bench(args: &BenchArgs, builtins: &Builtins) -> Result<()> {
         depths: args.n_depth.clone(),
         threads: args.threads.clone(),
         repetitions: args.repetitions,
+        quantize: args.quantize.clone().unwrap_or_default(),
     };
     let rows = bench::run(&plan)?;
     if args.json {

@@ -56,6 +56,7 @@ pub fn run(setup: &Setup, size: &Size) -> Result<Value> {
         depths: size.depths.clone(),
         threads: vec![0],
         repetitions: size.repetitions,
+        quantize: String::new(),
     })?;
     let (bandwidth, operations) = (
         number(&limits, "copy_gb_s")? * 1e9,
