@@ -21,7 +21,7 @@ pub use ops::{
     Activation, AttentionShape, Linear, NO_STATE, Ops, Progress, RopeTable, StepRow, StepRows, Taken,
     WeightFootprint,
 };
-pub use recurrent::{DeltaShape, DeltaWeights, Place, ScanShape, ScanWeights};
+pub use recurrent::{DeltaShape, DeltaWeights, Place, ScanShape, ScanWeights, chosen_experts};
 pub use source::{ReadAt, WeightData, WeightSource};
 pub use step::HostStep;
 pub use tensor_type::TensorType;

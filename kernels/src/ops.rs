@@ -288,6 +288,7 @@ pub trait Ops {
     ///
     /// `weight` is `[channels, taps]`. The state is the last `taps - 1` inputs, `[taps - 1, channels]`, the oldest
     /// first. A row at position 0 begins with zeros, whatever its slot holds.
+    #[allow(clippy::too_many_arguments)]
     fn conv(
         &mut self,
         _x: &Self::Tensor,

@@ -1,4 +1,6 @@
-//! Shapes and constants of the operations with a recurrent state.
+//! Shapes and constants of the operations with a recurrent state, and of mixtures of experts.
+
+use crate::{Error, Result};
 
 /// Where an operation finds the state of each row: in the row's slot, from value `offset` on.
 pub struct Place<'a, S> {
@@ -30,6 +32,15 @@ impl ScanShape {
     /// Values of the state.
     pub fn state(&self) -> usize {
         self.heads * self.head_dim * self.state_dim
+    }
+
+    /// Checks that no size is 0 and that the heads are whole groups.
+    pub fn check(&self) -> Result<()> {
+        let sizes = [self.heads, self.head_dim, self.groups, self.state_dim];
+        match !sizes.contains(&0) && self.heads.is_multiple_of(self.groups) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("{self:?} is no shape of a scan"))),
+        }
     }
 }
 
@@ -68,6 +79,15 @@ impl DeltaShape {
     pub fn state(&self) -> usize {
         self.value_heads * self.key_dim * self.value_dim
     }
+
+    /// Checks that no size is 0 and that the value heads are as many for each key head.
+    pub fn check(&self) -> Result<()> {
+        let sizes = [self.key_heads, self.value_heads, self.key_dim, self.value_dim];
+        match !sizes.contains(&0) && self.value_heads.is_multiple_of(self.key_heads) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("{self:?} is no shape of a delta rule"))),
+        }
+    }
 }
 
 /// A gated delta rule's constants, `[value_heads]` each.
@@ -78,4 +98,12 @@ pub struct DeltaWeights<'a, V> {
     pub a: &'a V,
     /// Added to alpha.
     pub dt_bias: &'a V,
+}
+
+/// How many experts a row of a routing with `cols` columns names: a number and a weight each.
+pub fn chosen_experts(cols: usize) -> Result<usize> {
+    match cols > 0 && cols.is_multiple_of(2) {
+        true => Ok(cols / 2),
+        false => Err(Error::invalid(format!("a routing of {cols} columns"))),
+    }
 }

@@ -1,7 +1,88 @@
 //! Normalisation and what works element by element.
 
-use super::simd::{Kernel, LANES, Simd, activate, softcap};
-use crate::Activation;
+use super::{
+    Workers,
+    simd::{Kernel, LANES, Simd, activate, softcap},
+    tensor::{GRAIN, Tensor, groups, same},
+};
+use crate::{Activation, Result};
+
+pub(super) fn rms_norm(
+    workers: Workers<'_>,
+    x: &Tensor,
+    weight: &[f32],
+    eps: f32,
+    rows: usize,
+    out: &mut Tensor,
+) -> Result<()> {
+    same(x.cols, out.cols)?;
+    groups(x.cols, weight.len())?;
+    let grain = x.grain() * x.cols;
+    let (x, out) = (x.rows(rows)?, out.rows_mut(rows)?);
+    let mut tasks: Vec<_> = x.chunks(grain).zip(out.chunks_mut(grain)).collect();
+    workers.team.for_each(&mut tasks, |(x, out)| {
+        workers.isa.run(RmsNorm { x, weight, eps, out })
+    })
+}
+
+pub(super) fn add_rms_norm(
+    workers: Workers<'_>,
+    residual: &mut Tensor,
+    x: &Tensor,
+    weight: &[f32],
+    eps: f32,
+    rows: usize,
+    out: &mut Tensor,
+) -> Result<()> {
+    same(residual.cols, x.cols)?;
+    same(residual.cols, out.cols)?;
+    same(residual.cols, weight.len())?;
+    let grain = x.grain() * x.cols;
+    let (residual, x, out) = (residual.rows_mut(rows)?, x.rows(rows)?, out.rows_mut(rows)?);
+    let inputs = residual.chunks_mut(grain).zip(x.chunks(grain));
+    let mut tasks: Vec<_> = inputs.zip(out.chunks_mut(grain)).collect();
+    workers.team.for_each(&mut tasks, |((residual, x), out)| {
+        workers.isa.run(Add { x: residual, y: x });
+        workers.isa.run(RmsNorm {
+            x: residual,
+            weight,
+            eps,
+            out,
+        });
+    })
+}
+
+pub(super) fn gated(
+    workers: Workers<'_>,
+    activation: Activation,
+    gate: &Tensor,
+    up: &Tensor,
+    rows: usize,
+    out: &mut Tensor,
+) -> Result<()> {
+    same(gate.cols, up.cols)?;
+    same(gate.cols, out.cols)?;
+    let inputs = gate.rows(rows)?.chunks(GRAIN).zip(up.rows(rows)?.chunks(GRAIN));
+    let mut tasks: Vec<_> = inputs.zip(out.rows_mut(rows)?.chunks_mut(GRAIN)).collect();
+    workers.team.for_each(&mut tasks, |((gate, up), out)| {
+        workers.isa.run(Gated {
+            activation,
+            gate,
+            up,
+            out,
+        });
+    })
+}
+
+/// 1 / (1 + e^−x).
+pub(super) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// ln (1 + e^x).
+pub(super) fn softplus(x: f32) -> f32 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
 
 /// `out = x / rms(x) * weight` for rows of `weight.len()`.
 pub(super) struct RmsNorm<'a> {

@@ -1,23 +1,25 @@
 //! [`Ops`] on the CPU: checks shapes, cuts the work, and hands it to the kernels.
 
 use super::{
-    Buffer, Isa, Region, Team,
+    Buffer, Isa, Region, Team, Workers,
     attention::{Attention, Partial},
-    elementwise::{Add, Gated, RmsNorm, Scale, SoftCap},
+    conv::{self, Taps},
+    delta,
+    elementwise::{self, Add, Scale, SoftCap},
     kv::{KvCache, Layout},
-    linear::{self, PackedWeight, Product, QuantizedRows},
-    rope::{Angles, MAX_HEAD_DIM, Store, Turn},
+    linear::{self, ExpertProduct, PackedWeight, Product, QuantizedRows},
+    rope::{self, Angles, MAX_HEAD_DIM},
+    routing, scan,
+    state::State,
+    tensor::{GRAIN, Tensor, same},
 };
 use crate::{
-    Activation, AttentionShape, Error, HostStep, Ledger, Linear, Ops, Progress, Result, RopeTable, StepRows,
-    WeightFootprint, WeightSource,
+    Activation, AttentionShape, DeltaWeights, Error, HostStep, Ledger, Linear, Ops, Place, Progress, Result,
+    RopeTable, ScanWeights, StepRows, WeightFootprint, WeightSource, chosen_experts,
     ledger::owner,
     sample::{Choice, Request, Scratch},
 };
 use std::cell::RefCell;
-
-/// Elements that a task of cheap work takes: some microseconds, many times what handing it out costs.
-const GRAIN: usize = 16 << 10;
 
 /// The CPU implementation of [`Ops`].
 #[derive(Debug)]
@@ -68,42 +70,23 @@ impl CpuOps {
         self.team.shutdown().and(freed.map(|_| ()))
     }
 
+    fn workers(&self) -> Workers<'_> {
+        Workers {
+            team: &self.team,
+            isa: self.isa,
+        }
+    }
+
+    /// The scratch of a product, with room for `rows` rows of `cols`.
+    fn scratch(&mut self, rows: usize, cols: usize) -> Result<QuantizedRows> {
+        match self.quantized.take().filter(|scratch| scratch.holds(rows, cols)) {
+            Some(scratch) => Ok(scratch),
+            None => QuantizedRows::new(&self.ledger, owner::WORKSPACE, rows, cols),
+        }
+    }
+
     fn release_workspace(&mut self) -> Result<u64> {
         self.quantized.take().map_or(Ok(0), QuantizedRows::release)
-    }
-}
-
-/// An activation.
-#[derive(Debug)]
-pub struct Tensor {
-    cols: usize,
-    data: Buffer<f32>,
-}
-
-impl Tensor {
-    fn rows(&self, rows: usize) -> Result<&[f32]> {
-        let len = self.checked(rows)?;
-        Ok(&self.data[..len])
-    }
-
-    fn rows_mut(&mut self, rows: usize) -> Result<&mut [f32]> {
-        let len = self.checked(rows)?;
-        Ok(&mut self.data[..len])
-    }
-
-    fn checked(&self, rows: usize) -> Result<usize> {
-        let len = rows.checked_mul(self.cols).filter(|&len| len <= self.data.len());
-        len.ok_or_else(|| {
-            Error::invalid(format!(
-                "{rows} rows are wanted of an activation that has room for {}",
-                self.data.len() / self.cols
-            ))
-        })
-    }
-
-    /// Rows that make about a [`GRAIN`].
-    fn grain(&self) -> usize {
-        (GRAIN / self.cols).max(1)
     }
 }
 
@@ -122,7 +105,7 @@ impl Ops for CpuOps {
     type Weight = PackedWeight;
     type Vector = Buffer<f32>;
     type KvCache = KvCache;
-    type State = ();
+    type State = State;
     type Step = CpuStep;
     type Choices = Vec<Choice>;
     const IN_FLIGHT: u32 = 1;
@@ -204,6 +187,26 @@ impl Ops for CpuOps {
         kv.write_block(block, data)
     }
 
+    fn alloc_state(&mut self, owner: &str, slots: usize, values: usize) -> Result<State> {
+        State::new(&self.ledger, owner, slots, values)
+    }
+
+    fn release_state(&mut self, state: State) -> Result<u64> {
+        state.release()
+    }
+
+    fn copy_state(&mut self, from: &State, slot: u32, to: &mut State, to_slot: u32) -> Result<()> {
+        to.copy(to_slot, from, slot)
+    }
+
+    fn read_state(&mut self, state: &State, slot: u32, data: &mut [u8]) -> Result<()> {
+        state.read(slot, data)
+    }
+
+    fn write_state(&mut self, state: &mut State, slot: u32, data: &[u8]) -> Result<()> {
+        state.write(slot, data)
+    }
+
     fn begin(&mut self, step: &StepRows<'_>) -> Result<CpuStep> {
         Ok(CpuStep {
             step: HostStep::new(step)?,
@@ -213,26 +216,7 @@ impl Ops for CpuOps {
     }
 
     fn embed(&mut self, table: &PackedWeight, step: &CpuStep, out: &mut Tensor) -> Result<()> {
-        let tokens = step.step.tokens();
-        same(table.cols(), out.cols)?;
-        if let Some(token) = tokens.iter().find(|&&token| token as usize >= table.rows()) {
-            return Err(Error::invalid(format!(
-                "token {token} isn't one of the {} embedded",
-                table.rows()
-            )));
-        }
-        let (grain, cols) = (out.grain(), out.cols);
-        let out = out.rows_mut(tokens.len())?;
-        let mut tasks: Vec<_> = tokens
-            .chunks(grain)
-            .zip(out.chunks_mut(grain * cols))
-            .map(|x| (x, Ok(())))
-            .collect();
-        self.team.for_each(&mut tasks, |((tokens, out), result)| {
-            let mut rows = tokens.iter().zip(out.chunks_exact_mut(cols));
-            *result = rows.try_for_each(|(&token, out)| table.row_into(token as usize, out));
-        })?;
-        tasks.into_iter().try_for_each(|(_, result)| result)
+        table.embed(step.step.tokens(), &self.team, out)
     }
 
     fn rms_norm(
@@ -243,14 +227,7 @@ impl Ops for CpuOps {
         rows: usize,
         out: &mut Tensor,
     ) -> Result<()> {
-        same(x.cols, out.cols)?;
-        groups(x.cols, weight.len())?;
-        let grain = x.grain() * x.cols;
-        let (x, out) = (x.rows(rows)?, out.rows_mut(rows)?);
-        let mut tasks: Vec<_> = x.chunks(grain).zip(out.chunks_mut(grain)).collect();
-        self.team.for_each(&mut tasks, |(x, out)| {
-            self.isa.run(RmsNorm { x, weight, eps, out })
-        })
+        elementwise::rms_norm(self.workers(), x, weight, eps, rows, out)
     }
 
     fn add_rms_norm(
@@ -262,22 +239,7 @@ impl Ops for CpuOps {
         rows: usize,
         out: &mut Tensor,
     ) -> Result<()> {
-        same(residual.cols, x.cols)?;
-        same(residual.cols, out.cols)?;
-        same(residual.cols, weight.len())?;
-        let grain = x.grain() * x.cols;
-        let (residual, x, out) = (residual.rows_mut(rows)?, x.rows(rows)?, out.rows_mut(rows)?);
-        let inputs = residual.chunks_mut(grain).zip(x.chunks(grain));
-        let mut tasks: Vec<_> = inputs.zip(out.chunks_mut(grain)).collect();
-        self.team.for_each(&mut tasks, |((residual, x), out)| {
-            self.isa.run(Add { x: residual, y: x });
-            self.isa.run(RmsNorm {
-                x: residual,
-                weight,
-                eps,
-                out,
-            });
-        })
+        elementwise::add_rms_norm(self.workers(), residual, x, weight, eps, rows, out)
     }
 
     fn linear(&mut self, x: &Tensor, rows: usize, products: &mut [Linear<'_, Self>]) -> Result<()> {
@@ -292,16 +254,9 @@ impl Ops for CpuOps {
                 out: out.rows_mut(rows)?,
             });
         }
-        let quantized = match self
-            .quantized
-            .take()
-            .filter(|scratch| scratch.holds(rows, x.cols))
-        {
-            Some(scratch) => scratch,
-            None => QuantizedRows::new(&self.ledger, owner::WORKSPACE, rows, x.cols)?,
-        };
-        let quantized = self.quantized.insert(quantized);
-        linear::linear(&self.team, self.isa, quantized, inputs, rows, &mut kernels)
+        let scratch = self.scratch(rows, x.cols)?;
+        let scratch = self.quantized.insert(scratch);
+        linear::linear(&self.team, self.isa, scratch, inputs, rows, &mut kernels)
     }
 
     fn rope_kv_write(
@@ -315,60 +270,23 @@ impl Ops for CpuOps {
         layer: usize,
         step: &CpuStep,
     ) -> Result<()> {
-        let &AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            ..
-        } = shape;
         kv.check(layer, shape, &step.step)?;
-        same(q.cols, heads * head_dim)?;
-        same(k.cols, kv_heads * head_dim)?;
-        same(v.cols, k.cols)?;
-        rope.check(head_dim)?;
-        let tokens = step.step.tokens().len();
-        let (grain, stride) = (q.grain(), k.cols);
-        let (q_grain, k_grain) = (grain * q.cols, grain * k.cols);
-        let (q, k, v) = (q.rows_mut(tokens)?, k.rows_mut(tokens)?, v.rows(tokens)?);
-
         let mut tables = step.angles.borrow_mut();
         let known = tables.iter().position(|table| table.is_of(rope));
+        rope.check(shape.head_dim)?;
         let index = known.unwrap_or_else(|| {
             tables.push(Angles::new(rope, &step.step));
             tables.len() - 1
         });
-        let angles = &tables[index];
-        let (isa, step) = (self.isa, &step.step);
-        let parts = q.chunks_mut(q_grain).zip(k.chunks_mut(k_grain)).enumerate();
-        let mut tasks: Vec<_> = parts.collect();
-        self.team.for_each(&mut tasks, |(i, (q, k))| {
-            for (x, heads) in [(&mut **q, heads), (&mut **k, kv_heads)] {
-                isa.run(Turn {
-                    angles,
-                    first: *i * grain,
-                    x,
-                    heads,
-                    head_dim,
-                });
-            }
-        })?;
-
-        let mut caches: Vec<_> = kv.heads_mut(layer).enumerate().collect();
-        let heads_a_task = (GRAIN / (tokens * head_dim).max(1)).clamp(1, kv_heads);
-        let mut tasks: Vec<_> = caches.chunks_mut(heads_a_task).collect();
-        self.team.for_each(&mut tasks, |caches| {
-            for (head, cache) in caches.iter_mut() {
-                isa.run(Store {
-                    step,
-                    keys: k,
-                    values: v,
-                    stride,
-                    offset: *head * head_dim,
-                    head_dim,
-                    cache,
-                });
-            }
-        })
+        rope::rope_kv_write(
+            self.workers(),
+            &tables[index],
+            shape,
+            [q, k],
+            v,
+            kv.heads_mut(layer),
+            &step.step,
+        )
     }
 
     fn attention(
@@ -403,18 +321,7 @@ impl Ops for CpuOps {
         rows: usize,
         out: &mut Tensor,
     ) -> Result<()> {
-        same(gate.cols, up.cols)?;
-        same(gate.cols, out.cols)?;
-        let inputs = gate.rows(rows)?.chunks(GRAIN).zip(up.rows(rows)?.chunks(GRAIN));
-        let mut tasks: Vec<_> = inputs.zip(out.rows_mut(rows)?.chunks_mut(GRAIN)).collect();
-        self.team.for_each(&mut tasks, |((gate, up), out)| {
-            self.isa.run(Gated {
-                activation,
-                gate,
-                up,
-                out,
-            });
-        })
+        elementwise::gated(self.workers(), activation, gate, up, rows, out)
     }
 
     fn scale(&mut self, x: &mut Tensor, rows: usize, factor: f32) -> Result<()> {
@@ -427,6 +334,103 @@ impl Ops for CpuOps {
         let mut tasks: Vec<_> = x.rows_mut(rows)?.chunks_mut(GRAIN).collect();
         self.team
             .for_each(&mut tasks, |x| self.isa.run(SoftCap { x, cap }))
+    }
+
+    fn gate_rows(&mut self, x: &mut Tensor, gate: &Tensor, rows: usize) -> Result<()> {
+        routing::gate_rows(self.workers(), x, gate, rows)
+    }
+
+    fn conv(
+        &mut self,
+        x: &Tensor,
+        weight: &Buffer<f32>,
+        bias: Option<&Buffer<f32>>,
+        taps: usize,
+        place: Place<'_, State>,
+        step: &CpuStep,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        let bias = bias.map(|bias| &**bias);
+        let taps = Taps { weight, bias, taps };
+        conv::conv(self.workers(), x, &taps, place, &step.step, out)
+    }
+
+    fn scan(
+        &mut self,
+        xbc: &Tensor,
+        dt: &Tensor,
+        weights: &ScanWeights<'_, Buffer<f32>>,
+        place: Place<'_, State>,
+        step: &CpuStep,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        scan::scan(self.workers(), xbc, dt, weights, place, &step.step, out)
+    }
+
+    fn delta_rule(
+        &mut self,
+        qkv: &Tensor,
+        alpha: &Tensor,
+        beta: &Tensor,
+        weights: &DeltaWeights<'_, Buffer<f32>>,
+        place: Place<'_, State>,
+        step: &CpuStep,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        delta::delta_rule(
+            self.workers(),
+            qkv,
+            [alpha, beta],
+            weights,
+            place,
+            &step.step,
+            out,
+        )
+    }
+
+    fn route(
+        &mut self,
+        logits: &Tensor,
+        rows: usize,
+        experts: usize,
+        chosen: usize,
+        normalised: bool,
+        routing: &mut Tensor,
+    ) -> Result<()> {
+        same(logits.cols, experts)?;
+        routing::route(&self.team, logits, rows, chosen, normalised, routing)
+    }
+
+    fn expert_linear(
+        &mut self,
+        x: &Tensor,
+        spread: bool,
+        rows: usize,
+        weight: &PackedWeight,
+        experts: usize,
+        routing: &Tensor,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        let chosen = chosen_experts(routing.cols)?;
+        let products = rows.saturating_mul(chosen);
+        let numbers = routing::numbers(routing, rows, experts)?;
+        same(weight.cols(), x.cols)?;
+        same(weight.rows(), experts.saturating_mul(out.cols))?;
+        let scratch = self.scratch(products, x.cols)?;
+        let scratch = self.quantized.insert(scratch);
+        let product = ExpertProduct {
+            weight,
+            outputs: out.cols,
+            numbers: &numbers,
+            x: x.rows(if spread { products } else { rows })?,
+            each: if spread { 1 } else { chosen },
+            out: out.rows_mut(products)?,
+        };
+        linear::expert_linear(&self.team, self.isa, scratch, product)
+    }
+
+    fn combine(&mut self, x: &Tensor, routing: &Tensor, rows: usize, out: &mut Tensor) -> Result<()> {
+        routing::combine(self.workers(), x, routing, rows, out)
     }
 
     fn add(&mut self, residual: &mut Tensor, x: &Tensor, rows: usize) -> Result<()> {
@@ -475,21 +479,5 @@ impl Ops for CpuOps {
 
     fn synchronize(&mut self) -> Result<()> {
         Ok(())
-    }
-}
-
-fn same(a: usize, b: usize) -> Result<()> {
-    if a == b {
-        Ok(())
-    } else {
-        Err(Error::invalid(format!("shapes disagree: {a} and {b}")))
-    }
-}
-
-/// Checks that a row of `cols` is a whole number of groups of `len`.
-fn groups(cols: usize, len: usize) -> Result<()> {
-    match len > 0 && cols.is_multiple_of(len) {
-        true => Ok(()),
-        false => Err(Error::invalid(format!("{cols} columns aren't groups of {len}"))),
     }
 }

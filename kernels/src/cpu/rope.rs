@@ -1,11 +1,68 @@
 //! Rotary embedding, and the write of keys and values to the cache.
 
 use super::{
+    Workers,
     kv::HeadMut,
     simd::{Kernel, LANES, Simd},
+    tensor::{GRAIN, Tensor, same},
 };
-use crate::{HostStep, RopeTable};
+use crate::{AttentionShape, HostStep, Result, RopeTable};
 use half::f16;
+
+/// Turns `q` and `k`, and writes `k` and `v` to `caches`, one a KV head; angles and caches have been checked.
+pub(super) fn rope_kv_write<'a>(
+    workers: Workers<'_>,
+    angles: &Angles,
+    shape: &AttentionShape,
+    [q, k]: [&mut Tensor; 2],
+    v: &Tensor,
+    caches: impl Iterator<Item = HeadMut<'a>>,
+    step: &HostStep,
+) -> Result<()> {
+    let &AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        ..
+    } = shape;
+    same(q.cols, heads * head_dim)?;
+    same(k.cols, kv_heads * head_dim)?;
+    same(v.cols, k.cols)?;
+    let tokens = step.tokens().len();
+    let (grain, stride) = (q.grain(), k.cols);
+    let (q_grain, k_grain) = (grain * q.cols, grain * k.cols);
+    let (q, k, v) = (q.rows_mut(tokens)?, k.rows_mut(tokens)?, v.rows(tokens)?);
+    let parts = q.chunks_mut(q_grain).zip(k.chunks_mut(k_grain)).enumerate();
+    let mut tasks: Vec<_> = parts.collect();
+    workers.team.for_each(&mut tasks, |(i, (q, k))| {
+        for (x, heads) in [(&mut **q, heads), (&mut **k, kv_heads)] {
+            workers.isa.run(Turn {
+                angles,
+                first: *i * grain,
+                x,
+                heads,
+                head_dim,
+            });
+        }
+    })?;
+
+    let mut caches: Vec<_> = caches.enumerate().collect();
+    let heads_a_task = (GRAIN / (tokens * head_dim).max(1)).clamp(1, kv_heads);
+    let mut tasks: Vec<_> = caches.chunks_mut(heads_a_task).collect();
+    workers.team.for_each(&mut tasks, |caches| {
+        for (head, cache) in caches.iter_mut() {
+            workers.isa.run(Store {
+                step,
+                keys: k,
+                values: v,
+                stride,
+                offset: *head * head_dim,
+                head_dim,
+                cache,
+            });
+        }
+    })
+}
 
 /// Cosines and sines of a step's tokens: for each token, `pairs` of either.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ fn every_instruction_set_passes_every_check() {
         let ledger = Ledger::default();
         let mut ops = CpuOps::with_isa(threads, ledger.clone(), isa).unwrap();
         optest::run(&mut ops, &ledger);
+        optest::run_recurrent(&mut ops, &ledger);
         ops.shutdown().unwrap();
         assert_eq!(ledger.entries(), []);
     }
@@ -24,7 +25,9 @@ fn every_instruction_set_passes_every_check() {
 #[test]
 fn the_reference_passes_every_check() {
     let ledger = Ledger::default();
-    optest::run(&mut Reference::new(ledger.clone()), &ledger);
+    let mut reference = Reference::new(ledger.clone());
+    optest::run(&mut reference, &ledger);
+    optest::run_recurrent(&mut reference, &ledger);
     assert_eq!(ledger.entries(), []);
 }
 

@@ -220,7 +220,15 @@ pub(super) fn rope<O: Ops>(ops: &mut O, _: &Ledger) {
         [take(ops, q, rows, cols), take(ops, k, rows, kv_cols)]
     }
     let mut random = Random::new(7);
-    for (heads, kv_heads, head_dim, dims) in [(9, 3, 64, 64), (4, 4, 80, 32), (2, 1, 8, 8), (6, 2, 96, 96)] {
+    let shapes = [
+        (9, 3, 64, 64),
+        (4, 4, 80, 32),
+        (2, 1, 8, 8),
+        (6, 2, 96, 96),
+        (3, 1, 16, 0),
+        (2, 2, 256, 64),
+    ];
+    for (heads, kv_heads, head_dim, dims) in shapes {
         for half_split in [false, true] {
             let frequency = |i| 10_000f32.powf(-2.0 * i as f32 / dims as f32);
             let rope = RopeTable {

@@ -4,8 +4,11 @@
 pub(crate) mod attention;
 mod batch;
 mod elementwise;
+mod experts;
+mod recurrent;
 mod resources;
 mod sample;
+mod states;
 mod weights;
 
 use crate::{Ledger, Ops, StepRow, StepRows, TensorType, WeightSource, reference::Reference};
@@ -39,9 +42,36 @@ pub fn checks<O: Ops>() -> Vec<(&'static str, Check<O>)> {
     ]
 }
 
+/// The checks of recurrent models and mixtures of experts.
+pub fn recurrent_checks<O: Ops>() -> Vec<(&'static str, Check<O>)> {
+    vec![
+        ("state slots", states::slots),
+        (
+            "convolution, scan and delta rule",
+            recurrent::against_the_reference,
+        ),
+        ("a state after any steps", recurrent::steps_dont_matter),
+        ("wrong states are refused", states::refusals),
+        ("route", experts::route),
+        ("products of experts", experts::expert_linear),
+        ("combine", experts::combine),
+        ("gates", experts::gates),
+        ("wrong shapes of experts are refused", experts::refusals),
+    ]
+}
+
 /// Runs every check on `ops`, each with its name in front of a failure.
 pub fn run<O: Ops>(ops: &mut O, ledger: &Ledger) {
-    for (name, check) in checks() {
+    run_list(checks(), ops, ledger);
+}
+
+/// Runs the [`recurrent_checks`] on `ops`.
+pub fn run_recurrent<O: Ops>(ops: &mut O, ledger: &Ledger) {
+    run_list(recurrent_checks(), ops, ledger);
+}
+
+fn run_list<O: Ops>(checks: Vec<(&str, Check<O>)>, ops: &mut O, ledger: &Ledger) {
+    for (name, check) in checks {
         eprintln!("{name}");
         check(ops, ledger);
     }

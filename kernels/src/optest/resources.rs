@@ -3,7 +3,7 @@
 use super::{attention::shape, *};
 use crate::{ErrorKind, Kind, Linear};
 
-fn refused<T>(result: crate::Result<T>, what: &str) {
+pub(super) fn refused<T>(result: crate::Result<T>, what: &str) {
     match result {
         Err(error) => assert_eq!(error.kind, ErrorKind::Invalid, "{what}: {error}"),
         Ok(_) => panic!("{what} was accepted"),

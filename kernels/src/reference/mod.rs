@@ -2,10 +2,13 @@
 //! that the backends are compared with.
 
 mod attention;
+mod experts;
+mod recurrent;
+mod tensor;
 
 use crate::{
-    Activation, AttentionShape, Error, HostStep, Ledger, Linear, Ops, Progress, Result, RopeTable, StepRows,
-    WeightFootprint, WeightSource,
+    Activation, AttentionShape, DeltaWeights, Error, HostStep, Ledger, Linear, Ops, Place, Progress, Result,
+    RopeTable, ScanWeights, StepRows, WeightFootprint, WeightSource,
     cpu::Buffer,
     formats,
     ledger::owner,
@@ -13,6 +16,9 @@ use crate::{
 };
 
 pub use attention::KvCache;
+pub use recurrent::State;
+pub use tensor::{Tensor, Weight};
+use tensor::{first_rows, groups, same};
 
 /// The reference implementation of [`Ops`].
 #[derive(Debug, Default)]
@@ -39,48 +45,12 @@ impl Reference {
     }
 }
 
-/// An activation.
-#[derive(Debug)]
-pub struct Tensor {
-    cols: usize,
-    data: Buffer<f64>,
-}
-
-impl Tensor {
-    /// Checks that `rows` rows are there, and gives them one by one.
-    fn rows(&self, rows: usize) -> Result<impl Iterator<Item = &[f64]>> {
-        Ok(first_rows(&self.data, self.cols, rows)?.chunks_exact(self.cols))
-    }
-
-    fn rows_mut(&mut self, rows: usize) -> Result<impl Iterator<Item = &mut [f64]>> {
-        let cols = self.cols;
-        first_rows(&self.data, cols, rows)?;
-        Ok(self.data.chunks_exact_mut(cols).take(rows))
-    }
-}
-
-/// A dequantised matrix.
-#[derive(Debug)]
-pub struct Weight {
-    rows: usize,
-    cols: usize,
-    values: Option<Buffer<f32>>,
-}
-
-impl Weight {
-    fn values(&self) -> Result<&[f32]> {
-        self.values
-            .as_deref()
-            .ok_or_else(|| Error::bug("a weight was used after its release"))
-    }
-}
-
 impl Ops for Reference {
     type Tensor = Tensor;
     type Weight = Weight;
     type Vector = Buffer<f32>;
     type KvCache = KvCache;
-    type State = ();
+    type State = State;
     type Step = HostStep;
     type Choices = Vec<Choice>;
     const IN_FLIGHT: u32 = 1;
@@ -165,6 +135,26 @@ impl Ops for Reference {
 
     fn write_block(&mut self, kv: &mut KvCache, block: u32, data: &[u8]) -> Result<()> {
         kv.write_block(block, data)
+    }
+
+    fn alloc_state(&mut self, owner: &str, slots: usize, values: usize) -> Result<State> {
+        State::new(&self.ledger, owner, slots, values)
+    }
+
+    fn release_state(&mut self, state: State) -> Result<u64> {
+        state.release()
+    }
+
+    fn copy_state(&mut self, from: &State, slot: u32, to: &mut State, to_slot: u32) -> Result<()> {
+        to.copy(to_slot, from, slot)
+    }
+
+    fn read_state(&mut self, state: &State, slot: u32, data: &mut [u8]) -> Result<()> {
+        state.read(slot, data)
+    }
+
+    fn write_state(&mut self, state: &mut State, slot: u32, data: &[u8]) -> Result<()> {
+        state.write(slot, data)
     }
 
     fn begin(&mut self, step: &StepRows<'_>) -> Result<HostStep> {
@@ -328,6 +318,82 @@ impl Ops for Reference {
         Ok(())
     }
 
+    fn gate_rows(&mut self, x: &mut Tensor, gate: &Tensor, rows: usize) -> Result<()> {
+        same(gate.cols, 1)?;
+        for (x, gate) in x.rows_mut(rows)?.zip(gate.rows(rows)?) {
+            let factor = activate(Activation::Sigmoid, gate[0]);
+            x.iter_mut().for_each(|x| *x *= factor);
+        }
+        Ok(())
+    }
+
+    fn conv(
+        &mut self,
+        x: &Tensor,
+        weight: &Buffer<f32>,
+        bias: Option<&Buffer<f32>>,
+        taps: usize,
+        place: Place<'_, State>,
+        step: &HostStep,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        recurrent::conv(x, weight, bias.map(|bias| &**bias), taps, place, step, out)
+    }
+
+    fn scan(
+        &mut self,
+        xbc: &Tensor,
+        dt: &Tensor,
+        weights: &ScanWeights<'_, Buffer<f32>>,
+        place: Place<'_, State>,
+        step: &HostStep,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        recurrent::scan(xbc, dt, weights, place, step, out)
+    }
+
+    fn delta_rule(
+        &mut self,
+        qkv: &Tensor,
+        alpha: &Tensor,
+        beta: &Tensor,
+        weights: &DeltaWeights<'_, Buffer<f32>>,
+        place: Place<'_, State>,
+        step: &HostStep,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        recurrent::delta_rule(qkv, [alpha, beta], weights, place, step, out)
+    }
+
+    fn route(
+        &mut self,
+        logits: &Tensor,
+        rows: usize,
+        experts: usize,
+        chosen: usize,
+        normalised: bool,
+        routing: &mut Tensor,
+    ) -> Result<()> {
+        experts::route(logits, rows, experts, chosen, normalised, routing)
+    }
+
+    fn expert_linear(
+        &mut self,
+        x: &Tensor,
+        spread: bool,
+        rows: usize,
+        weight: &Weight,
+        experts: usize,
+        routing: &Tensor,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        experts::expert_linear(x, spread, rows, weight, experts, routing, out)
+    }
+
+    fn combine(&mut self, x: &Tensor, routing: &Tensor, rows: usize, out: &mut Tensor) -> Result<()> {
+        experts::combine(x, routing, rows, out)
+    }
+
     fn add(&mut self, residual: &mut Tensor, x: &Tensor, rows: usize) -> Result<()> {
         same(residual.cols, x.cols)?;
         for (residual, x) in residual.rows_mut(rows)?.flatten().zip(x.rows(rows)?.flatten()) {
@@ -383,31 +449,5 @@ fn activate(activation: Activation, x: f64) -> f64 {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             0.5 * x * (1.0 + inner.tanh())
         }
-    }
-}
-
-fn first_rows(data: &[f64], cols: usize, rows: usize) -> Result<&[f64]> {
-    let len = rows.checked_mul(cols);
-    len.and_then(|len| data.get(..len)).ok_or_else(|| {
-        Error::invalid(format!(
-            "{rows} rows are wanted of an activation that has room for {}",
-            data.len() / cols
-        ))
-    })
-}
-
-fn same(a: usize, b: usize) -> Result<()> {
-    if a == b {
-        Ok(())
-    } else {
-        Err(Error::invalid(format!("shapes disagree: {a} and {b}")))
-    }
-}
-
-/// Checks that a row of `cols` is a whole number of groups of `len`.
-fn groups(cols: usize, len: usize) -> Result<()> {
-    match len > 0 && cols.is_multiple_of(len) {
-        true => Ok(()),
-        false => Err(Error::invalid(format!("{cols} columns aren't groups of {len}"))),
     }
 }

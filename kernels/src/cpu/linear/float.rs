@@ -18,7 +18,7 @@ pub(super) struct FloatTile<'a> {
     /// The weight rows, in `ty`.
     pub(super) weights: &'a [u8],
     /// The activation rows.
-    pub(super) x: &'a [f32],
+    pub(super) x: &'a [&'a [f32]],
     /// Columns of both.
     pub(super) cols: usize,
     /// Results: a row of activations each, a lane a weight row.
@@ -73,7 +73,7 @@ impl FloatTile<'_> {
     #[inline(always)]
     fn block<S: Simd, E: Element, const M: usize, const N: usize>(&mut self, s: S, row: usize, lane: usize) {
         let cols = self.cols;
-        let x: [&[f32]; M] = std::array::from_fn(|m| &self.x[(row + m) * cols..][..cols]);
+        let x: [&[f32]; M] = std::array::from_fn(|m| &self.x[row + m][..cols]);
         let w: [&[u8]; N] =
             std::array::from_fn(|n| &self.weights[(lane + n) * cols * E::BYTES..][..cols * E::BYTES]);
         let mut sums = [[s.splat(0.0); N]; M];

@@ -10,6 +10,7 @@
 
 mod blocks;
 mod dispatch;
+mod experts;
 mod float;
 mod format;
 #[cfg(target_arch = "x86_64")]
@@ -25,6 +26,7 @@ mod simd;
 mod tests;
 mod weight;
 
+pub use experts::{ExpertProduct, expert_linear};
 pub use product::{Product, linear};
 pub use quantize::QuantizedRows;
 pub use weight::PackedWeight;

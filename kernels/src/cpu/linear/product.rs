@@ -25,11 +25,11 @@ pub struct Product<'a> {
 }
 
 /// Panels that stay in the second-level cache while tiles, which stay in the first-level one, pass by them.
-const BLOCK_BYTES: usize = 256 << 10;
+pub(super) const BLOCK_BYTES: usize = 256 << 10;
 /// Work of a task, at least, in multiply-adds: some microseconds, many times what it costs to hand it out.
 const TASK_WORK: usize = 1 << 18;
 /// Multiply-adds that take as long as reading a weight from memory.
-const READ_WORK: usize = 2;
+pub(super) const READ_WORK: usize = 2;
 /// Tasks a thread, at most: so many that a thread that lost its core holds up little.
 const TASKS_PER_THREAD: usize = 8;
 
@@ -110,7 +110,7 @@ fn check(x: &[f32], rows: usize, cols: usize, products: &[Product<'_>]) -> Resul
 }
 
 /// How many tasks to make of `work` multiply-adds.
-fn tasks(team: &Team, work: usize) -> usize {
+pub(super) fn tasks(team: &Team, work: usize) -> usize {
     (work / TASK_WORK).clamp(1, team.size() * TASKS_PER_THREAD)
 }
 
@@ -129,8 +129,8 @@ fn quantize(
         )));
     }
     let tiles = Tiles::new(rows, dispatch::highest(isa));
-    let row_words = cols / GROUP * GROUP_WORDS;
-    let words = Shared(scratch.words_mut().as_mut_ptr());
+    let row_words = row_words(cols);
+    let words = Shared::new(scratch.words_mut());
     // Quantising a value takes about as long as eight multiply-adds.
     let tasks = tasks(team, rows * cols * 8);
     team.split(tiles.count(), tiles.count().div_ceil(tasks), |range| {
@@ -139,15 +139,53 @@ fn quantize(
             let words = unsafe {
                 std::slice::from_raw_parts_mut(words.get().add(first * row_words), height * row_words)
             };
-            let x = &x[first * cols..][..height * cols];
-            isa.run(QuantizeTile {
-                x,
-                height,
-                cols,
-                words,
-            });
+            let mut rows = [&[][..]; HIGHEST];
+            let rows = rows_of(x, cols, Tile { first, height }, &mut rows);
+            isa.run(QuantizeTile { rows, words });
         }
     })
+}
+
+/// A tile of activations.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    /// Its rows.
+    pub(super) rows: &'a [&'a [f32]],
+    /// All that is quantised, where the weight is.
+    pub(super) words: &'a [u32],
+    /// Where there its rows begin, in rows.
+    pub(super) first: usize,
+}
+
+/// Multiplies a panel with a tile of activations.
+pub(super) fn multiply(
+    isa: Isa,
+    weight: &PackedWeight,
+    panel: usize,
+    inputs: Inputs<'_>,
+    out: &mut [[f32; LANES]],
+) {
+    let (cols, size) = (weight.cols(), weight.panel_bytes());
+    match weight.storage() {
+        Storage::Panels(_, panels) => {
+            let row = row_words(cols);
+            let call = Call {
+                panel: &panels[panel * size..][..size],
+                tile: &inputs.words[inputs.first * row..][..inputs.rows.len() * row],
+                groups: cols / GROUP,
+                out,
+            };
+            dispatch::multiply(isa, weight.ty(), call);
+        }
+        Storage::Rows(data) => isa.run(FloatTile {
+            ty: weight.ty(),
+            weights: &data[panel * size..data.len().min((panel + 1) * size)],
+            x: inputs.rows,
+            cols,
+            out,
+        }),
+        Storage::Released => {}
+    }
 }
 
 /// A product with its outputs open to all threads.
@@ -163,14 +201,40 @@ struct Job<'a> {
     tiles: Tiles,
 }
 
+/// Rows of the highest tile of any kernel.
+pub(super) const HIGHEST: usize = 8;
+
+/// The rows of a tile, which `room` is for.
+fn rows_of<'a, 'b>(
+    x: &'a [f32],
+    cols: usize,
+    tile: Tile,
+    room: &'b mut [&'a [f32]; HIGHEST],
+) -> &'b [&'a [f32]] {
+    let rows = x[tile.first * cols..].chunks_exact(cols);
+    for (room, row) in room.iter_mut().zip(rows.take(tile.height)) {
+        *room = row;
+    }
+    &room[..tile.height]
+}
+
+/// Words of a quantised row.
+pub(super) fn row_words(cols: usize) -> usize {
+    cols / GROUP * GROUP_WORDS
+}
+
 /// A pointer that threads may share; who uses it says why.
-struct Shared<T>(*mut T);
+pub(super) struct Shared<T>(*mut T);
 
 // SAFETY: using the pointer is unsafe, and there the reason is given.
 unsafe impl<T> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
-    fn get(&self) -> *mut T {
+    pub(super) fn new(values: &mut [T]) -> Self {
+        Self(values.as_mut_ptr())
+    }
+
+    pub(super) fn get(&self) -> *mut T {
         self.0
     }
 }
@@ -188,7 +252,7 @@ impl<'a> Job<'a> {
             bias: product.bias,
             x,
             words,
-            out: Shared(product.out.as_mut_ptr()),
+            out: Shared::new(product.out),
             panels: weight.rows().div_ceil(LANES),
             tiles: Tiles::new(rows, highest),
         }
@@ -204,40 +268,20 @@ impl<'a> Job<'a> {
         let block = (BLOCK_BYTES / self.weight.panel_bytes()).max(1);
         for start in panels.clone().step_by(block) {
             for tile in tiles.clone().map(|index| self.tiles.get(index)) {
+                let mut rows = [&[][..]; HIGHEST];
+                let inputs = Inputs {
+                    rows: rows_of(self.x, self.weight.cols(), tile, &mut rows),
+                    words: self.words,
+                    first: tile.first,
+                };
                 for panel in start..panels.end.min(start + block) {
-                    let mut out = [[0.0; LANES]; 8];
+                    let mut out = [[0.0; LANES]; HIGHEST];
                     let out = &mut out[..tile.height];
-                    self.multiply(panel, tile, out);
+                    multiply(self.isa, self.weight, panel, inputs, out);
                     // SAFETY: the caller's promise.
                     unsafe { self.finish(panel, tile, out) };
                 }
             }
-        }
-    }
-
-    fn multiply(&self, panel: usize, Tile { first, height }: Tile, out: &mut [[f32; LANES]]) {
-        let cols = self.weight.cols();
-        let size = self.weight.panel_bytes();
-        match self.weight.storage() {
-            Storage::Panels(_, panels) => {
-                let groups = cols / GROUP;
-                let row = groups * GROUP_WORDS;
-                let call = Call {
-                    panel: &panels[panel * size..][..size],
-                    tile: &self.words[first * row..][..height * row],
-                    groups,
-                    out,
-                };
-                dispatch::multiply(self.isa, self.weight.ty(), call);
-            }
-            Storage::Rows(data) => self.isa.run(FloatTile {
-                ty: self.weight.ty(),
-                weights: &data[panel * size..data.len().min((panel + 1) * size)],
-                x: &self.x[first * cols..][..height * cols],
-                cols,
-                out,
-            }),
-            Storage::Released => {}
         }
     }
 

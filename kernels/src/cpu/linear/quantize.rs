@@ -127,12 +127,8 @@ impl QuantizedRows {
 
 /// Quantises the rows of a tile.
 pub(super) struct QuantizeTile<'a> {
-    /// `height` rows of `cols`.
-    pub(super) x: &'a [f32],
-    /// 1, 2, 4 or 8.
-    pub(super) height: usize,
-    /// Columns, whole groups.
-    pub(super) cols: usize,
+    /// 1, 2, 4 or 8 rows of whole groups of columns.
+    pub(super) rows: &'a [&'a [f32]],
     /// [`GROUP_WORDS`] a group and row.
     pub(super) words: &'a mut [u32],
 }
@@ -141,7 +137,7 @@ impl Kernel for QuantizeTile<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.height {
+        match self.rows.len() {
             1 => self.quantize::<S, 1>(s),
             2 => self.quantize::<S, 2>(s),
             4 => self.quantize::<S, 4>(s),
@@ -154,15 +150,14 @@ impl QuantizeTile<'_> {
     #[inline(always)]
     fn quantize<S: Simd, const HEIGHT: usize>(self, s: S) {
         let (words, _) = self.words.as_chunks_mut::<HEIGHT>();
-        let groups = self.cols / GROUP;
         // All scales of a row before its codes: each is a long chain of dependent steps, and as short loops
         // several of them overlap.
-        for (row, x) in self.x.chunks_exact(self.cols).take(HEIGHT).enumerate() {
+        for (row, x) in self.rows.iter().enumerate() {
             let (x, _) = x.as_chunks::<GROUP>();
-            for (words, x) in words.chunks_exact_mut(GROUP_WORDS).zip(x).take(groups) {
+            for (words, x) in words.chunks_exact_mut(GROUP_WORDS).zip(x) {
                 words[PAIRS + Field::Scale as usize][row] = scale_of(s, x).to_bits();
             }
-            for (words, x) in words.chunks_exact_mut(GROUP_WORDS).zip(x).take(groups) {
+            for (words, x) in words.chunks_exact_mut(GROUP_WORDS).zip(x) {
                 let scale = f32::from_bits(words[PAIRS + Field::Scale as usize][row]);
                 for (words, word) in words.iter_mut().zip(quantize_group(s, x, scale)) {
                     words[row] = word;

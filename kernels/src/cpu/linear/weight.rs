@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Error, Ledger, Progress, Result, TensorType, WeightFootprint, WeightSource,
-    cpu::{Buffer, Region, Team},
+    cpu::{Buffer, Region, Team, Tensor, tensor::same},
     formats,
     ledger::owner,
 };
@@ -103,6 +103,27 @@ impl PackedWeight {
             },
             Storage::Released => WeightFootprint::default(),
         }
+    }
+
+    /// The rows of `tokens`, one after another.
+    ///
+    /// [`crate::ErrorKind::Invalid`] where a token has none or the columns differ.
+    pub(crate) fn embed(&self, tokens: &[u32], team: &Team, out: &mut Tensor) -> Result<()> {
+        same(self.cols, out.cols)?;
+        if let Some(token) = tokens.iter().find(|&&token| token as usize >= self.rows) {
+            return Err(Error::invalid(format!(
+                "token {token} isn't one of the {} embedded",
+                self.rows
+            )));
+        }
+        let (grain, cols) = (out.grain(), out.cols);
+        let out = out.rows_mut(tokens.len())?.chunks_mut(grain * cols);
+        let mut tasks: Vec<_> = tokens.chunks(grain).zip(out).map(|x| (x, Ok(()))).collect();
+        team.for_each(&mut tasks, |((tokens, out), result)| {
+            let mut rows = tokens.iter().zip(out.chunks_exact_mut(cols));
+            *result = rows.try_for_each(|(&token, out)| self.row_into(token as usize, out));
+        })?;
+        tasks.into_iter().try_for_each(|(_, result)| result)
     }
 
     /// Dequantises one row, exactly.

@@ -66,6 +66,18 @@ pub trait Simd: Copy + Send + Sync {
     fn low_halves(self, x: Self::V) -> [u32; LANES / 2];
     /// `x` but 0 where `key` is below `bound`.
     fn zero_below(self, x: Self::V, key: Self::V, bound: Self::V) -> Self::V;
+    /// Up to 16 lanes from memory, the others 0.
+    #[inline(always)]
+    fn load_part(self, x: &[f32]) -> Self::V {
+        let mut lanes = [0.0; LANES];
+        lanes[..x.len()].copy_from_slice(x);
+        self.load(&lanes)
+    }
+    /// As many lanes to memory as there is room for, up to 16.
+    #[inline(always)]
+    fn store_part(self, v: Self::V, x: &mut [f32]) {
+        x.copy_from_slice(&self.to_array(v)[..x.len()]);
+    }
     /// The lanes as an array.
     #[inline(always)]
     fn to_array(self, v: Self::V) -> [f32; LANES] {
