@@ -1,4 +1,4 @@
-//! Exact dequantisation of every [`TensorType`] to f32.
+//! Exact dequantisation of every [`TensorType`] to f32, and quantisation to those that a load can make.
 //!
 //! The layouts are GGUF's. Products and sums are rounded in the order of the format's definition
 //! (`scale · code`, then the minimum), so that every implementation that follows it gives the same bits.
@@ -6,8 +6,10 @@
 mod blocks32;
 mod floats;
 mod k_quants;
+mod quantize;
 
 use crate::{Error, Result, TensorType};
+pub use quantize::quantize;
 
 /// Dequantises `bytes`, a whole number of `ty`'s blocks, to `out`.
 ///
