@@ -1,7 +1,7 @@
 //! A step under way: what was asked of it, and where its results are.
 
 use crate::{
-    Error, Llama, Result,
+    Decoder, Error, Result,
     arena::LOGITS_ROWS,
     convert,
     pools::Pools,
@@ -43,7 +43,7 @@ impl<O: Ops> Flight<O> {
     pub(crate) fn new(
         ticket: Ticket,
         ops: &mut O,
-        model: &Llama,
+        model: &Decoder,
         pools: &mut Pools<O>,
         (rows, wanted): (&[Row<'_>], &[Range<u32>]),
         vocab: usize,
@@ -60,7 +60,12 @@ impl<O: Ops> Flight<O> {
             let normed: Vec<u32> = chunk.iter().map(|&(_, row)| row).collect();
             let requests: Vec<_> = chunk.iter().map(|&(i, _)| request(&rows[i])).collect();
             model.logits(ops, pools, &normed)?;
-            let choices = ops.sample(pools.arena.buffers()?.logits, vocab, &requests, scratch)?;
+            let choices = ops.sample(
+                pools.arena.buffers(model.config())?.logits,
+                vocab,
+                &requests,
+                scratch,
+            )?;
             let rows = chunk.iter().map(|&(i, _)| (i, rows[i].top_logprobs)).collect();
             Ok(Round { rows, choices })
         };
@@ -101,7 +106,7 @@ impl<O: Ops> Flight<O> {
     pub(crate) fn settle(
         &mut self,
         ops: &mut O,
-        model: &Llama,
+        model: &Decoder,
         pools: &mut Pools<O>,
         vocab: usize,
     ) -> Result<()> {
@@ -130,7 +135,7 @@ impl<O: Ops> Flight<O> {
     pub(crate) fn land(
         self,
         ops: &mut O,
-        model: &Llama,
+        model: &Decoder,
         pools: &mut Pools<O>,
         vocab: usize,
         out: &mut Output<'_>,
@@ -165,7 +170,7 @@ fn listed(wanted: u32, vocab: usize) -> usize {
 /// The logits of rows of the arena's `normed`.
 fn compute<O: Ops>(
     ops: &mut O,
-    model: &Llama,
+    model: &Decoder,
     pools: &mut Pools<O>,
     vocab: usize,
     rows: &[u32],
@@ -173,7 +178,7 @@ fn compute<O: Ops>(
 ) -> Result<()> {
     for (rows, out) in rows.chunks(LOGITS_ROWS).zip(out.chunks_mut(LOGITS_ROWS * vocab)) {
         model.logits(ops, pools, rows)?;
-        ops.download(pools.arena.buffers()?.logits, rows.len(), out)?;
+        ops.download(pools.arena.buffers(model.config())?.logits, rows.len(), out)?;
     }
     Ok(())
 }

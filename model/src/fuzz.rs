@@ -1,6 +1,6 @@
 //! What a fuzzer calls: everything that is done with a file before a weight is loaded.
 
-use crate::{Checkpoint, Llama, LlamaConfig, checkpoint::Value};
+use crate::{Checkpoint, Decoder, ModelConfig, checkpoint::Value};
 
 /// Reads `bytes` as a checkpoint in every way there is. It must return, whatever they are.
 pub fn checkpoint(bytes: &[u8]) {
@@ -37,8 +37,8 @@ fn whole(checkpoint: &Checkpoint) {
     let _ = checkpoint.identity();
     let _ = checkpoint.quantization();
     let _ = checkpoint.parameters();
-    if let Ok(config) = LlamaConfig::from_checkpoint(checkpoint) {
-        let _ = Llama::bind(config, checkpoint);
+    if let Ok(config) = ModelConfig::from_checkpoint(checkpoint) {
+        let _ = Decoder::bind(config, checkpoint);
     }
 }
 

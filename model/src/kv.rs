@@ -1,7 +1,7 @@
 //! The KV cache as a pool, and how large it is made.
 
 use crate::{
-    Error, LlamaConfig, Result,
+    Error, ModelConfig, Result,
     pools::{ModelResource, Released},
 };
 use met_kernels::{Ops, ledger::owner};
@@ -23,14 +23,14 @@ impl KvSize {
     /// of the memory that is free. More than is free is an error: a device that hands out memory it doesn't have
     /// would fail in the middle of an answer.
     pub fn new(
-        config: &LlamaConfig,
+        config: &ModelConfig,
         context: usize,
         sequences: usize,
         bytes: u64,
         free: u64,
     ) -> Result<Self> {
         let shape = &config.attention;
-        let values = [config.layers, shape.kv_heads, shape.head_dim, BLOCK_SIZE]
+        let values = [config.kv_layers(), shape.kv_heads, shape.head_dim, BLOCK_SIZE]
             .iter()
             .try_fold(2u64, |product, &n| product.checked_mul(n as u64));
         let block_bytes = values
@@ -81,10 +81,10 @@ impl<O: Ops> Default for Kv<O> {
 
 impl<O: Ops> Kv<O> {
     /// Allocates it.
-    pub fn alloc(&mut self, ops: &mut O, config: &LlamaConfig, size: KvSize) -> Result<()> {
+    pub fn alloc(&mut self, ops: &mut O, config: &ModelConfig, size: KvSize) -> Result<()> {
         let shape = &config.attention;
         self.cache = Some(ops.alloc_kv(
-            config.layers,
+            config.kv_layers(),
             shape.kv_heads,
             shape.head_dim,
             BLOCK_SIZE,

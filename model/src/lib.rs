@@ -3,21 +3,24 @@
 
 pub mod arena;
 pub mod checkpoint;
-mod config;
+pub mod config;
 pub mod convert;
 mod flight;
+mod forward;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod kv;
-mod llama;
 mod loaded;
 pub mod pools;
+mod quantize;
 mod rope;
+mod slots;
+pub mod states;
 mod step;
 pub mod weights;
 
 pub use checkpoint::{Checkpoint, Metadata, Tensor};
-pub use config::{ARCHITECTURES, LlamaConfig};
-pub use llama::Llama;
+pub use config::{ARCHITECTURES, ModelConfig};
+pub use forward::Decoder;
 pub use loaded::LoadedModel;
 pub use met_kernels::{Error, ErrorKind, Result};

@@ -1,10 +1,12 @@
 //! A model behind the boundary, over any operations.
 
 use crate::{
-    Checkpoint, Error, Llama, LlamaConfig, Result, convert,
+    Checkpoint, Decoder, Error, ModelConfig, Result, convert,
     flight::Flight,
     kv::{BLOCK_SIZE, KvSize},
     pools::Pools,
+    quantize,
+    states::{StateSize, States},
     step::{Limits, SampledTokens, Step},
 };
 use met_backend_api::{
@@ -12,7 +14,11 @@ use met_backend_api::{
     sdk::{BackendModel, Host, Output},
 };
 use met_kernels::{ErrorKind, Ops, StepRows, sample::Scratch};
-use std::{cell::RefCell, collections::VecDeque, rc::Rc};
+use std::{
+    cell::{RefCell, RefMut},
+    collections::VecDeque,
+    rc::Rc,
+};
 
 /// The most tokens of a batch that may be asked for.
 const MAX_BATCH_TOKENS: u32 = 1 << 16;
@@ -23,7 +29,7 @@ const MAX_BATCH_TOKENS: u32 = 1 << 16;
 /// `collect`, straight into the caller's memory.
 pub struct LoadedModel<O: Ops> {
     ops: Rc<RefCell<O>>,
-    model: Llama,
+    model: Decoder,
     pools: Pools<O>,
     info: ModelInfo,
     resources: Vec<ResourceReport>,
@@ -46,14 +52,19 @@ impl<O: Ops> LoadedModel<O> {
         free_memory: impl FnOnce() -> u64,
     ) -> Result<Self> {
         let checkpoint = Checkpoint::open(spec.path.as_str())?;
-        let config = LlamaConfig::from_checkpoint(&checkpoint)?;
+        let config = ModelConfig::from_checkpoint(&checkpoint)?;
         let context = check_spec(spec, &config)?;
-        let (model, bound) = Llama::bind(config, &checkpoint)?;
-        let identity = checkpoint.identity()?;
+        let (model, mut bound) = Decoder::bind(config, &checkpoint)?;
+        let mut identity = checkpoint.identity()?;
+        if let Some(ty) = quantize::choice(spec.quantize.as_str())? {
+            bound.quantize(ty);
+            // Other weights than the checkpoint's.
+            identity = format!("{identity}-{}", ty.name());
+        }
         let mut pools = Pools::default();
         let fill = || {
             let ops = &mut *ops.borrow_mut();
-            pools.weights.load(&bound, &checkpoint, ops, |done, total| {
+            pools.weights.load(&bound, ops, |done, total| {
                 host.progress("weights".into(), done, total);
                 if host.cancelled() {
                     return Err(Error::new(
@@ -63,21 +74,19 @@ impl<O: Ops> LoadedModel<O> {
                 }
                 Ok(())
             })?;
-            let kv = KvSize::new(
-                model.config(),
-                context,
-                spec.max_rows as usize,
-                spec.kv_bytes,
-                free_memory(),
-            )?;
+            let (sequences, free) = (spec.max_rows as usize, free_memory());
+            let states = StateSize::new(model.config(), sequences, spec.snapshot_slots, free)?;
+            let free = free.saturating_sub(states.bytes());
+            let kv = KvSize::new(model.config(), context, sequences, spec.kv_bytes, free)?;
+            pools.states.alloc(ops, states)?;
             pools.kv.alloc(ops, model.config(), kv)?;
             pools
                 .arena
                 .alloc(ops, model.config(), spec.max_batch_tokens as usize)?;
-            Ok(kv)
+            Ok((kv, states))
         };
-        let kv = match fill() {
-            Ok(kv) => kv,
+        let (kv, states) = match fill() {
+            Ok(sizes) => sizes,
             Err(error) => {
                 for (label, released) in pools.release(&mut ops.borrow_mut()) {
                     if let Some(failed) = released.error {
@@ -93,6 +102,10 @@ impl<O: Ops> LoadedModel<O> {
         let context = context.min(kv.positions());
         let info = ModelInfo {
             max_in_flight: O::IN_FLIGHT,
+            quantization: bound.quantization().into(),
+            state_slots: states.slots as u32,
+            state_bytes: states.slot_bytes(),
+            snapshot_slots: states.snapshots as u32,
             ..describe(&checkpoint, identity, model.config(), spec, context, kv)
         };
         Ok(Self {
@@ -125,23 +138,31 @@ impl<O: Ops> LoadedModel<O> {
                 O::IN_FLIGHT
             )));
         }
-        let step = Step::new(batch, &self.limits, &self.sampled)?;
+        let slots = self.pools.states.are_there().then_some(&self.pools.states.slots);
+        let step = Step::new(batch, &self.limits, &self.sampled, slots)?;
         let (shared, vocab) = (self.ops.clone(), self.limits.vocab);
         let ops = &mut *shared.borrow_mut();
         // What the last step's logits are computed from is about to be overwritten.
         for flight in &mut self.flights {
             flight.settle(ops, &self.model, &mut self.pools, vocab)?;
         }
-        self.forward(ops, &step)?;
-        let flight = Flight::new(
-            self.sampled.ticket + 1,
-            ops,
-            &self.model,
-            &mut self.pools,
-            (batch.rows.as_slice(), &step.wanted_by_row),
-            vocab,
-            &mut self.scratch,
-        )?;
+        let mut begun = ops.begin(&StepRows {
+            tokens: &step.tokens,
+            rows: &step.rows,
+        })?;
+        if let Some(last) = self.flights.back() {
+            ops.take(&mut begun, &last.taken(&step.inputs)?)?;
+        }
+        let flight = self.run(ops, &begun, &step, batch);
+        let slots = &mut self.pools.states.slots;
+        for row in &step.rows {
+            match &flight {
+                Ok(_) => slots.hold(row.state, row.position + row.len),
+                // Some layers may have changed it.
+                Err(_) => slots.lose(row.state),
+            }
+        }
+        let flight = flight?;
         self.sampled = SampledTokens {
             ticket: flight.ticket,
             rows: flight.sampled(),
@@ -150,16 +171,19 @@ impl<O: Ops> LoadedModel<O> {
         Ok(self.sampled.ticket)
     }
 
-    fn forward(&mut self, ops: &mut O, step: &Step<'_>) -> Result<()> {
-        let mut begun = ops.begin(&StepRows {
-            tokens: &step.tokens,
-            rows: &step.rows,
-        })?;
-        if let Some(last) = self.flights.back() {
-            ops.take(&mut begun, &last.taken(&step.inputs)?)?;
-        }
+    fn run(&mut self, ops: &mut O, begun: &O::Step, step: &Step<'_>, batch: &Batch<'_>) -> Result<Flight<O>> {
+        let tokens = step.tokens.len();
         self.model
-            .forward(ops, &mut self.pools, &begun, step.tokens.len(), &step.wanted)
+            .forward(ops, &mut self.pools, begun, tokens, &step.wanted)?;
+        Flight::new(
+            self.sampled.ticket + 1,
+            ops,
+            &self.model,
+            &mut self.pools,
+            (batch.rows.as_slice(), &step.wanted_by_row),
+            self.limits.vocab,
+            &mut self.scratch,
+        )
     }
 
     fn finish(&mut self, ticket: Ticket, out: &mut Output<'_>) -> Result<()> {
@@ -203,6 +227,16 @@ impl<O: Ops> LoadedModel<O> {
             )));
         }
         Ok(block_bytes)
+    }
+
+    /// The states and the operations, for a call of a model that has such.
+    fn states(&mut self) -> Result<(&mut States<O>, RefMut<'_, O>)> {
+        self.check_alive()?;
+        let states = &mut self.pools.states;
+        match states.are_there() {
+            true => Ok((states, self.ops.borrow_mut())),
+            false => Err(Error::invalid("this model has no recurrent state")),
+        }
     }
 
     fn check_alive(&self) -> Result<()> {
@@ -250,6 +284,49 @@ impl<O: Ops + 'static> BackendModel for LoadedModel<O> {
         copy().map_err(convert::error)
     }
 
+    fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), abi::Error> {
+        let mut save = || {
+            let (states, mut ops) = self.states()?;
+            states.save(&mut ops, slot, data)
+        };
+        save().map_err(convert::error)
+    }
+
+    fn restore_state(&mut self, slot: u32, position: u32, data: &[u8]) -> Result<(), abi::Error> {
+        let mut restore = || {
+            let (context, position) = (self.limits.context, position as usize);
+            let (states, mut ops) = self.states()?;
+            if position > context {
+                return Err(Error::invalid(format!(
+                    "a state of position {position} is given, but the context is {context}"
+                )));
+            }
+            states.restore(&mut ops, slot, position, data)
+        };
+        restore().map_err(convert::error)
+    }
+
+    fn free_state(&mut self, slot: u32) -> Result<(), abi::Error> {
+        let mut free = || self.states()?.0.slots.free(slot);
+        free().map_err(convert::error)
+    }
+
+    fn take_snapshot(&mut self, slot: u32, snapshot: u32) -> Result<(), abi::Error> {
+        let mut take = || {
+            let (states, mut ops) = self.states()?;
+            states.take(&mut ops, slot, snapshot)
+        };
+        take().map_err(convert::error)
+    }
+
+    fn use_snapshot(&mut self, snapshot: u32, slot: u32) -> Result<(), abi::Error> {
+        let mut give = || {
+            let (states, mut ops) = self.states()?;
+            states.give(&mut ops, snapshot, slot)
+        };
+        give().map_err(convert::error)
+    }
+
     fn release_pools(&mut self) -> Result<ReleaseReport, abi::Error> {
         if std::mem::replace(&mut self.released, true) {
             return Ok(ReleaseReport::default());
@@ -279,7 +356,7 @@ fn resources<O: Ops>(pools: &mut Pools<O>) -> Vec<ResourceReport> {
 }
 
 /// Checks what the host asks for and returns the context.
-fn check_spec(spec: &ModelSpec, config: &LlamaConfig) -> Result<usize> {
+fn check_spec(spec: &ModelSpec, config: &ModelConfig) -> Result<usize> {
     if spec.max_rows == 0 || spec.max_batch_tokens < spec.max_rows || spec.max_batch_tokens > MAX_BATCH_TOKENS
     {
         return Err(Error::invalid(format!(
@@ -300,7 +377,7 @@ fn check_spec(spec: &ModelSpec, config: &LlamaConfig) -> Result<usize> {
 fn describe(
     checkpoint: &Checkpoint,
     identity: String,
-    config: &LlamaConfig,
+    config: &ModelConfig,
     spec: &ModelSpec,
     context: usize,
     kv: KvSize,

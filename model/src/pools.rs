@@ -1,6 +1,6 @@
 //! Everything of a model that holds device memory, and the order in which it is released.
 
-use crate::{Error, Result, arena::Arena, kv::Kv, weights::Weights};
+use crate::{Error, Result, arena::Arena, kv::Kv, states::States, weights::Weights};
 use met_kernels::Ops;
 
 /// A model resource that holds device memory.
@@ -52,6 +52,8 @@ pub struct PoolReport {
 pub struct Pools<O: Ops> {
     /// Weights, derived and as they were.
     pub weights: Weights<O>,
+    /// Recurrent states and their snapshots.
+    pub states: States<O>,
     /// Keys and values.
     pub kv: Kv<O>,
     /// Activations.
@@ -62,6 +64,7 @@ impl<O: Ops> Default for Pools<O> {
     fn default() -> Self {
         Self {
             weights: Weights::default(),
+            states: States::default(),
             kv: Kv::default(),
             arena: Arena::default(),
         }
@@ -90,9 +93,13 @@ impl<O: Ops> Pools<O> {
     }
 
     /// The pools in the order of their release: what is made from others goes before them, and the weight
-    /// store last, because the layers point into it.
+    /// store last, because the layers point into it. A model without recurrent state has no pools for it.
     fn in_order(&mut self, mut each: impl FnMut(&mut dyn ModelResource<O>)) {
         each(&mut self.weights.derived_pool());
+        if self.states.are_there() {
+            each(&mut self.states.snapshot_pool());
+            each(&mut self.states.state_pool());
+        }
         each(&mut self.kv);
         each(&mut self.arena);
         each(&mut self.weights.store_pool());

@@ -1,8 +1,8 @@
 //! A batch, checked whole before anything happens, and laid out for the operations.
 
-use crate::{Error, Result};
+use crate::{Error, Result, slots::Slots};
 use met_backend_api::{Batch, NO_SLOT, Row, Sampling, Ticket, Want};
-use met_kernels::StepRow;
+use met_kernels::{NO_STATE, StepRow};
 use std::{collections::HashSet, ops::Range};
 
 /// The most entries of [`Row::top_logprobs`].
@@ -61,7 +61,14 @@ pub(crate) struct Step<'a> {
 
 impl<'a> Step<'a> {
     /// Checks every field of `batch`.
-    pub(crate) fn new(batch: &Batch<'a>, limits: &Limits, previous: &SampledTokens) -> Result<Self> {
+    ///
+    /// `slots` are those of recurrent states, where the model has such.
+    pub(crate) fn new(
+        batch: &Batch<'a>,
+        limits: &Limits,
+        previous: &SampledTokens,
+        slots: Option<&Slots>,
+    ) -> Result<Self> {
         let count = batch.rows.len();
         if count == 0 || count > limits.rows {
             return Err(Error::invalid(format!(
@@ -76,9 +83,10 @@ impl<'a> Step<'a> {
             wanted_by_row: Vec::with_capacity(count),
             inputs: Vec::new(),
         };
-        let mut written = HashSet::new();
+        let (mut written, mut states) = (HashSet::new(), HashSet::new());
         for (index, row) in batch.rows.as_slice().iter().enumerate() {
-            step.push(row, limits, previous, &mut written)
+            check_state(row, slots, &mut states)
+                .and_then(|()| step.push(row, limits, previous, &mut written))
                 .map_err(|e| Error::new(e.kind, format!("row {index}: {e}")))?;
         }
         Ok(step)
@@ -104,12 +112,6 @@ impl<'a> Step<'a> {
         }
         let blocks: &'a [u32] = row.blocks.as_slice();
         check_blocks(blocks, position..end, limits, written)?;
-        if row.state_slot != NO_SLOT {
-            return Err(Error::invalid(format!(
-                "state slot {} is named, but this model has no recurrent state",
-                row.state_slot
-            )));
-        }
         if row.want == Want::Token {
             check_choice(row, limits)?;
         }
@@ -118,7 +120,10 @@ impl<'a> Step<'a> {
             len,
             position,
             blocks,
-            state: met_kernels::NO_STATE,
+            state: match row.state_slot {
+                NO_SLOT => NO_STATE,
+                slot => slot,
+            },
         });
         let start = self.wanted.len() as u32;
         let tokens = first as u32..(first + len) as u32;
@@ -174,6 +179,26 @@ impl<'a> Step<'a> {
                     Ok(())
                 }
             },
+        }
+    }
+}
+
+/// A row's state must be where the row goes on, and no other row's.
+fn check_state(row: &Row<'_>, slots: Option<&Slots>, taken: &mut HashSet<u32>) -> Result<()> {
+    match (slots, row.state_slot) {
+        (None, NO_SLOT) => Ok(()),
+        (None, slot) => Err(Error::invalid(format!(
+            "state slot {slot} is named, but this model has no recurrent state"
+        ))),
+        (Some(_), NO_SLOT) => Err(Error::invalid(
+            "it names no state slot, but this model has recurrent state",
+        )),
+        (Some(slots), slot) => {
+            slots.check_row(slot, row.position as usize)?;
+            match taken.insert(slot) {
+                true => Ok(()),
+                false => Err(Error::invalid(format!("state slot {slot} is another row's, too"))),
+            }
         }
     }
 }

@@ -3,9 +3,13 @@
 use crate::{
     Checkpoint, Error, Result,
     pools::{ModelResource, Released},
+    quantize::quantized,
 };
-use met_kernels::{Ops, ledger::owner};
-use std::{collections::HashSet, ops::Index};
+use met_kernels::{Ops, TensorType, WeightSource, formats::dequantize, ledger::owner};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Index,
+};
 
 /// Names a matrix of [`Weights`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +29,32 @@ pub struct Binder<'a> {
 /// Tensors to load, all present and of the right shape.
 #[derive(Debug, Default)]
 pub struct Bound {
-    matrices: Vec<String>,
+    matrices: Vec<BoundMatrix>,
     vectors: Vec<BoundVector>,
 }
 
 #[derive(Debug)]
+struct BoundMatrix {
+    source: WeightSource,
+    /// Whether it stays as it is where others are quantised.
+    exact: bool,
+}
+
+#[derive(Debug)]
 struct BoundVector {
-    name: String,
-    len: usize,
-    /// Added to each value.
-    plus: f32,
+    source: WeightSource,
+    made: Made,
+}
+
+/// What becomes of a vector's values at load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Made {
+    /// Nothing.
+    AsIs,
+    /// This is added.
+    Plus(f32),
+    /// Decay rates: `transformers` stores the logarithm of what is subtracted from 0.
+    Decay,
 }
 
 impl<'a> Binder<'a> {
@@ -47,29 +67,78 @@ impl<'a> Binder<'a> {
         }
     }
 
+    /// The checkpoint.
+    pub fn checkpoint(&self) -> &'a Checkpoint {
+        self.checkpoint
+    }
+
     /// A matrix of `rows` outputs and `cols` inputs; an error where there is none.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
-        if !self.find(name, &[cols, rows])? {
-            return Err(missing(self.checkpoint, name));
+        let source = self.source(name, &[cols, rows])?;
+        Ok(self.push(source))
+    }
+
+    /// The same, which stays as it is where others are quantised: one that chooses.
+    pub fn exact_matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+        let source = self.source(name, &[cols, rows])?;
+        Ok(self.add(source, true))
+    }
+
+    /// A matrix that was put together from what [`source`](Self::source) gave.
+    pub fn push(&mut self, source: WeightSource) -> Matrix {
+        self.add(source, false)
+    }
+
+    fn add(&mut self, source: WeightSource, exact: bool) -> Matrix {
+        self.bound.matrices.push(BoundMatrix { source, exact });
+        Matrix(self.bound.matrices.len() - 1)
+    }
+
+    /// A tensor of `shape`, the contiguous dimension first; an error where there is none.
+    pub fn source(&mut self, name: &str, shape: &[usize]) -> Result<WeightSource> {
+        let source = self.optional_source(name, shape)?;
+        source.ok_or_else(|| missing(self.checkpoint, name))
+    }
+
+    /// The same, where it may be absent. Dimensions of 1 make no difference.
+    pub fn optional_source(&mut self, name: &str, shape: &[usize]) -> Result<Option<WeightSource>> {
+        let Some(tensor) = self.checkpoint.tensor(name) else {
+            return Ok(None);
+        };
+        let wide = |shape: &[usize]| -> Vec<_> { shape.iter().copied().filter(|&n| n > 1).collect() };
+        if wide(&tensor.shape) != wide(shape) {
+            return Err(Error::invalid(format!(
+                "tensor `{}` has shape {:?}, but the metadata asks for {shape:?}",
+                tensor.name, tensor.shape
+            )));
         }
-        self.bound.matrices.push(name.to_owned());
-        Ok(Matrix(self.bound.matrices.len() - 1))
+        self.used.insert(tensor.name.clone());
+        Ok(self.checkpoint.weight(name))
     }
 
     /// A vector of `len` values, to each of which `plus` is added; an error where there is none.
     pub fn vector(&mut self, name: &str, len: usize, plus: f32) -> Result<Vector> {
-        let vector = self.optional_vector(name, len, plus)?;
-        vector.ok_or_else(|| missing(self.checkpoint, name))
+        self.flat(name, &[len], Made::Plus(plus))
     }
 
-    /// The same, where it may be absent.
-    pub fn optional_vector(&mut self, name: &str, len: usize, plus: f32) -> Result<Option<Vector>> {
-        if !self.find(name, &[len])? {
-            return Ok(None);
+    /// A tensor of `shape` as a vector; an error where there is none.
+    pub fn flat(&mut self, name: &str, shape: &[usize], made: Made) -> Result<Vector> {
+        let source = self.source(name, shape)?;
+        // The converter to GGUF has done it already.
+        let made = match made {
+            Made::Decay if !self.checkpoint.is_folder() => Made::AsIs,
+            made => made,
+        };
+        self.bound.vectors.push(BoundVector { source, made });
+        Ok(Vector(self.bound.vectors.len() - 1))
+    }
+
+    /// A vector of `len` values, where it may be absent.
+    pub fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Vector>> {
+        match self.checkpoint.tensor(name) {
+            Some(_) => Ok(Some(self.vector(name, len, 0.0)?)),
+            None => Ok(None),
         }
-        let name = name.to_owned();
-        self.bound.vectors.push(BoundVector { name, len, plus });
-        Ok(Some(Vector(self.bound.vectors.len() - 1)))
     }
 
     /// Notes that a tensor is read in another way, or isn't needed.
@@ -84,7 +153,7 @@ impl<'a> Binder<'a> {
             .checkpoint
             .tensors()
             .iter()
-            .find(|t| !self.used.contains(&t.name) && !self.checkpoint.is_derived(t));
+            .find(|t| !self.used.contains(&t.name) && !self.checkpoint.is_beside(t));
         match unused {
             None => Ok(self.bound),
             Some(tensor) => Err(Error::invalid(format!(
@@ -93,19 +162,40 @@ impl<'a> Binder<'a> {
             ))),
         }
     }
+}
 
-    fn find(&mut self, name: &str, shape: &[usize]) -> Result<bool> {
-        let Some(tensor) = self.checkpoint.tensor(name) else {
-            return Ok(false);
-        };
-        if tensor.shape != shape {
-            return Err(Error::invalid(format!(
-                "tensor `{}` has shape {:?}, but the metadata asks for {shape:?}",
-                tensor.name, tensor.shape
-            )));
+impl Bound {
+    /// Makes matrices of floats be quantised when they are read, where their rows are whole blocks of `ty`.
+    pub fn quantize(&mut self, ty: TensorType) {
+        let matrices = self.matrices.iter_mut().filter(|matrix| !matrix.exact);
+        for BoundMatrix { source, .. } in matrices {
+            quantized(source, ty);
         }
-        self.used.insert(tensor.name.clone());
-        Ok(true)
+    }
+
+    /// Name of the type that most weights of matrices have once they are loaded.
+    pub fn quantization(&self) -> &'static str {
+        let mut counts: HashMap<TensorType, usize> = HashMap::new();
+        for BoundMatrix { source, .. } in &self.matrices {
+            *counts.entry(source.ty).or_default() += source.rows * source.cols;
+        }
+        let most = counts.into_iter().max_by_key(|&(ty, n)| (n, ty.name()));
+        most.map_or("none", |(ty, _)| ty.name())
+    }
+}
+
+impl BoundVector {
+    fn values(&self) -> Result<Vec<f32>> {
+        let Self { source, made } = self;
+        let (mut bytes, mut values) = (vec![0; source.data.len()], vec![0.0; source.rows * source.cols]);
+        source.read(0, &mut bytes)?;
+        dequantize(source.ty, &bytes, &mut values)?;
+        values.iter_mut().for_each(|value| match made {
+            Made::AsIs => {}
+            Made::Plus(plus) => *value += plus,
+            Made::Decay => *value = -value.exp(),
+        });
+        Ok(values)
     }
 }
 
@@ -151,39 +241,30 @@ impl<O: Ops> Weights<O> {
     pub fn load(
         &mut self,
         bound: &Bound,
-        checkpoint: &Checkpoint,
         ops: &mut O,
         mut progress: impl FnMut(u64, u64) -> Result<()>,
     ) -> Result<()> {
-        let names = || {
-            bound
-                .matrices
-                .iter()
-                .chain(bound.vectors.iter().map(|vector| &vector.name))
-        };
-        let bytes_of = |name: &str| checkpoint.tensor(name).map_or(0, |t| t.range.len() as u64);
-        let total = names().map(|name| bytes_of(name)).sum();
+        let matrices = bound.matrices.iter().map(|matrix| &matrix.source);
+        let sources = matrices.clone().chain(bound.vectors.iter().map(|v| &v.source));
+        let total = sources.map(|source| source.data.len() as u64).sum();
         let mut done = 0;
-        for name in &bound.matrices {
-            let source = checkpoint.weight(name).ok_or_else(|| missing(checkpoint, name))?;
+        for source in matrices {
             progress(done, total)?;
-            let weight = ops.load_weight(&source, &mut |part| progress(done + part, total))?;
+            let weight = ops.load_weight(source, &mut |part| progress(done + part, total))?;
             let footprint = ops.footprint(&weight);
             self.matrices.push(weight);
             self.derived.add(footprint.derived);
             self.store.add(footprint.store);
-            done += bytes_of(name);
+            done += source.data.len() as u64;
         }
-        for BoundVector { name, len, plus } in &bound.vectors {
+        for bound in &bound.vectors {
             progress(done, total)?;
-            let values = checkpoint.floats(name, *len)?;
-            let mut values = values.ok_or_else(|| missing(checkpoint, name))?;
-            values.iter_mut().for_each(|value| *value += plus);
+            let values = bound.values()?;
             let vector = ops.load_vector(&values)?;
             let bytes = size_of_val(values.as_slice()) as u64;
             self.vectors.push((vector, bytes));
             self.store.add(bytes);
-            done += bytes_of(name);
+            done += bound.source.data.len() as u64;
         }
         progress(total, total)
     }

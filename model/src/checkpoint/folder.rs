@@ -3,7 +3,7 @@
 use super::{
     Part,
     find::MAX_FILES,
-    names::Names,
+    names::{Names, Style},
     safetensors,
     source::{Source, wrong_path},
     tensor::Directory,
@@ -72,9 +72,7 @@ impl Folder {
 
     pub(super) fn names(&self) -> Names {
         let kind = self.config.get("model_type").and_then(Json::as_str);
-        Names::HuggingFace {
-            post_norms: kind.is_some_and(|kind| kind.starts_with("gemma") && kind != "gemma"),
-        }
+        Names::HuggingFace(Style::of(kind.unwrap_or_default()))
     }
 }
 

@@ -12,6 +12,7 @@ mod identity;
 mod metadata;
 mod names;
 mod parts;
+pub(crate) mod pieces;
 mod safetensors;
 mod source;
 mod tensor;
@@ -130,9 +131,9 @@ impl Checkpoint {
         self.names.of(name)
     }
 
-    /// Whether a tensor of [`tensors`](Self::tensors) is none that a model needs.
-    pub(crate) fn is_derived(&self, tensor: &Tensor) -> bool {
-        self.names.is_derived(&tensor.name)
+    /// Whether a tensor of [`tensors`](Self::tensors) is none that a step needs.
+    pub(crate) fn is_beside(&self, tensor: &Tensor) -> bool {
+        self.names.is_beside(&tensor.name)
     }
 
     /// A tensor as a matrix of `shape[0]` columns, not yet read; `None` where there is no such tensor.

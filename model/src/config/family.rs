@@ -12,6 +12,9 @@ pub(super) enum Family {
     Qwen3,
     Gemma2,
     Gemma3,
+    Granite,
+    GraniteHybrid,
+    Qwen3Next,
 }
 
 impl Family {
@@ -24,6 +27,9 @@ impl Family {
             "qwen3" => Self::Qwen3,
             "gemma2" => Self::Gemma2,
             "gemma3" | "gemma3_text" => Self::Gemma3,
+            "granite" => Self::Granite,
+            "granitemoehybrid" | "granitehybrid" => Self::GraniteHybrid,
+            "qwen3_next" | "qwen3next" => Self::Qwen3Next,
             _ => {
                 return Err(Error::invalid(format!(
                     "architecture `{name}` is not supported; supported: {}",
@@ -37,8 +43,22 @@ impl Family {
         matches!(self, Self::Gemma2 | Self::Gemma3)
     }
 
+    /// Whether 1 is added to the weights of norms.
+    pub(super) fn adds_to_norms(self) -> bool {
+        self.is_gemma() || self == Self::Qwen3Next
+    }
+
+    pub(super) fn is_granite(self) -> bool {
+        matches!(self, Self::Granite | Self::GraniteHybrid)
+    }
+
     pub(super) fn has_head_norms(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Gemma3)
+        matches!(self, Self::Qwen3 | Self::Gemma3 | Self::Qwen3Next)
+    }
+
+    /// Whether some layers may have a recurrent state.
+    pub(super) fn is_hybrid(self) -> bool {
+        matches!(self, Self::GraniteHybrid | Self::Qwen3Next)
     }
 
     pub(super) fn activation(self) -> Activation {

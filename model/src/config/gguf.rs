@@ -1,13 +1,13 @@
 //! What the metadata of a GGUF file says about the model.
 
 use super::{
-    Family, LlamaConfig, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH, Sliding, check_heads, family::sliding_layers,
+    Family, MAX_CONTEXT, MAX_WIDTH, ModelConfig, Sliding, check_heads, family::sliding_layers, no_rope,
 };
 use crate::{Checkpoint, Error, Metadata, Result, checkpoint::Value, rope};
 use met_kernels::{AttentionShape, RopeTable};
 
 /// Reads and checks it.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<LlamaConfig> {
+pub(super) fn read(checkpoint: &Checkpoint) -> Result<ModelConfig> {
     let metadata = checkpoint.metadata();
     let architecture: &str = metadata.require("general.architecture")?;
     let family = Family::named(architecture)?;
@@ -16,38 +16,41 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<LlamaConfig> {
         architecture,
         family,
     };
-    if read.optional("expert_count")?.unwrap_or(0usize) > 0 {
-        return Err(Error::invalid(format!(
-            "a mixture of experts (`{architecture}.expert_count` > 0) is not supported"
-        )));
-    }
     let width = read.size("embedding_length", MAX_WIDTH)?;
-    let layers = read.size("block_count", MAX_LAYERS)?;
+    let layers = read.layers()?;
+    let recurrent = read.recurrent(layers)?;
     let attention = read.attention(width, layers)?;
     let context = read.size("context_length", MAX_CONTEXT)?;
     let embedding = checkpoint
         .tensor("token_embd.weight")
         .ok_or_else(|| Error::invalid("tensor `token_embd.weight` is missing"))?;
     let rope = read.rope(checkpoint, attention.head_dim, context)?;
-    Ok(LlamaConfig {
+    Ok(ModelConfig {
         architecture: architecture.to_owned(),
         name: metadata.get("general.name")?.unwrap_or("unnamed").to_owned(),
         layers,
         width,
-        feed_forward: read.size("feed_forward_length", MAX_WIDTH)?,
+        feed_forward: read.feed_forward()?,
         vocab: vocab(metadata, embedding.elements() / embedding.shape[0])?,
         context,
         norm_eps: read.norm_eps()?,
         sliding: read.sliding(layers, &rope)?,
         rope,
+        recurrent,
         attention,
         activation: family.activation(),
         head_norms: family.has_head_norms(),
+        attention_gate: family == Family::Qwen3Next,
         post_norms: family.is_gemma(),
         // The converter adds it.
         norm_plus: 0.0,
         tied: checkpoint.tensor("output.weight").is_none(),
-        embedding_scale: family.embedding_scale(width),
+        embedding_scale: match read.granite_scale("embedding_scale")? {
+            Some(scale) => scale as f32,
+            None => family.embedding_scale(width),
+        },
+        residual_scale: read.granite_scale("residual_scale")?.unwrap_or(1.0) as f32,
+        logit_scale: (1.0 / read.granite_scale("logit_scale")?.unwrap_or(1.0)) as f32,
         logit_softcap: read.softcap("final_logit_softcapping", 1)?,
     })
 }
@@ -66,28 +69,28 @@ fn vocab(metadata: &Metadata, rows: usize) -> Result<usize> {
 }
 
 /// Reads keys under the architecture's prefix.
-struct Reader<'a> {
-    metadata: &'a Metadata,
+pub(super) struct Reader<'a> {
+    pub(super) metadata: &'a Metadata,
     architecture: &'a str,
-    family: Family,
+    pub(super) family: Family,
 }
 
 impl<'a> Reader<'a> {
-    fn optional<T: crate::checkpoint::FromMetadata<'a>>(&self, key: &str) -> Result<Option<T>> {
+    pub(super) fn optional<T: crate::checkpoint::FromMetadata<'a>>(&self, key: &str) -> Result<Option<T>> {
         self.metadata.get(&self.key(key))
     }
 
-    fn key(&self, key: &str) -> String {
+    pub(super) fn key(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
 
     /// A number from 1 to `most`.
-    fn size(&self, key: &str, most: usize) -> Result<usize> {
+    pub(super) fn size(&self, key: &str, most: usize) -> Result<usize> {
         let value = self.metadata.require(&self.key(key))?;
         self.in_range(key, value, most)
     }
 
-    fn in_range(&self, key: &str, value: usize, most: usize) -> Result<usize> {
+    pub(super) fn in_range(&self, key: &str, value: usize, most: usize) -> Result<usize> {
         if (1..=most).contains(&value) {
             return Ok(value);
         }
@@ -99,8 +102,11 @@ impl<'a> Reader<'a> {
 
     fn attention(&self, width: usize, layers: usize) -> Result<AttentionShape> {
         let heads = self.size("attention.head_count", MAX_WIDTH)?;
-        let kv_heads = self.optional("attention.head_count_kv")?.unwrap_or(heads);
-        let kv_heads = self.in_range("attention.head_count_kv", kv_heads, heads)?;
+        let kv_heads = match self.family {
+            Family::GraniteHybrid => self.kv_heads_of_some(layers)?,
+            _ => self.optional("attention.head_count_kv")?,
+        };
+        let kv_heads = self.in_range("attention.head_count_kv", kv_heads.unwrap_or(heads), heads)?;
         let key_length = self.optional("attention.key_length")?;
         if key_length.is_none() && !width.is_multiple_of(heads) {
             return Err(Error::invalid(format!(
@@ -125,11 +131,12 @@ impl<'a> Reader<'a> {
             (Family::Gemma2, 46) | (Family::Gemma3, 62) => width as f32 / heads as f32,
             _ => head_dim as f32,
         };
+        let scale = self.granite_scale("attention.scale")?.map(|scale| scale as f32);
         let shape = AttentionShape {
             heads,
             kv_heads,
             head_dim,
-            scale: 1.0 / scaled_by.sqrt(),
+            scale: scale.unwrap_or(1.0 / scaled_by.sqrt()),
             window: 0,
             softcap: self.softcap("attn_logit_softcapping", 0)?,
         };
@@ -145,7 +152,8 @@ impl<'a> Reader<'a> {
 
     fn sliding(&self, layers: usize, rope: &RopeTable) -> Result<Option<Sliding>> {
         let window = self.optional("attention.sliding_window")?.unwrap_or(0);
-        if window == 0 || matches!(self.family, Family::Qwen2 | Family::Qwen3) {
+        let never = self.family == Family::Qwen2 || self.family == Family::Qwen3;
+        if window == 0 || never || self.family.is_hybrid() {
             return Ok(None);
         }
         let key = self.key("attention.sliding_window_pattern");
@@ -198,6 +206,9 @@ impl<'a> Reader<'a> {
     }
 
     fn rope(&self, checkpoint: &Checkpoint, head_dim: usize, context: usize) -> Result<RopeTable> {
+        if self.family == Family::GraniteHybrid && self.optional("rope.scaling.finetuned")? == Some(false) {
+            return Ok(no_rope());
+        }
         let dims = self.optional("rope.dimension_count")?.unwrap_or(head_dim);
         let dims = self.in_range("rope.dimension_count", dims, head_dim)?;
         if !dims.is_multiple_of(2) {
@@ -227,7 +238,7 @@ impl<'a> Reader<'a> {
             inverse_frequencies: inverse.into_iter().map(|f| f as f32).collect(),
             magnitude,
             // For these the converter permutes the rows of q and k so that neighbours turn together.
-            half_split: !matches!(self.family, Family::Llama | Family::Mistral),
+            half_split: !matches!(self.family, Family::Llama | Family::Mistral) && !self.family.is_granite(),
         })
     }
 
@@ -268,7 +279,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn positive(&self, key: &str) -> Result<Option<f64>> {
+    pub(super) fn positive(&self, key: &str) -> Result<Option<f64>> {
         let value: Option<f64> = self.optional(key)?;
         match value {
             // 0 stands for "not set" in files of older converters.

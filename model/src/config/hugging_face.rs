@@ -1,16 +1,17 @@
 //! What a `config.json` says about the model, as `transformers` reads it.
 
 use super::{
-    Family, LlamaConfig, MAX_CONTEXT, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, Sliding, check_heads,
+    Family, MAX_CONTEXT, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, ModelConfig, Sliding, check_heads,
     family::sliding_layers,
     json::{Fields, missing, wrong},
+    no_rope,
 };
 use crate::{Error, Result, rope};
 use met_kernels::{AttentionShape, RopeTable};
 use serde_json::{Map, Value as Json};
 
 /// Reads and checks it. `name` is that of the folder.
-pub(super) fn read(config: &Map<String, Json>, name: &str) -> Result<LlamaConfig> {
+pub(super) fn read(config: &Map<String, Json>, name: &str) -> Result<ModelConfig> {
     let fields = Fields(config);
     let architecture = fields.text("model_type")?.ok_or_else(|| missing("model_type"))?;
     let family = Family::named(architecture)?;
@@ -26,31 +27,38 @@ pub(super) fn read(config: &Map<String, Json>, name: &str) -> Result<LlamaConfig
             "`rms_norm_eps` is {norm_eps}, but must be below 1"
         )));
     }
-    Ok(LlamaConfig {
+    Ok(ModelConfig {
         architecture: architecture.to_owned(),
         name: name.to_owned(),
         layers,
         width,
-        feed_forward: fields.size("intermediate_size", MAX_WIDTH)?,
+        feed_forward: reader.feed_forward()?,
         vocab: fields.size("vocab_size", MAX_VOCAB)?,
         context,
         norm_eps: norm_eps as f32,
         rope: reader.rope("full_attention", attention.head_dim, context)?,
         sliding: reader.sliding(layers, attention.head_dim, context)?,
         attention,
+        recurrent: reader.recurrent(width, layers)?,
         activation: family.activation(),
         head_norms: family.has_head_norms(),
+        attention_gate: family == Family::Qwen3Next,
         post_norms: family.is_gemma(),
-        norm_plus: if family.is_gemma() { 1.0 } else { 0.0 },
+        norm_plus: if family.adds_to_norms() { 1.0 } else { 0.0 },
         tied: fields.flag("tie_word_embeddings")?.unwrap_or(family.is_gemma()),
-        embedding_scale: family.embedding_scale(width),
+        embedding_scale: match reader.granite_scale("embedding_multiplier")? {
+            Some(scale) => scale as f32,
+            None => family.embedding_scale(width),
+        },
+        residual_scale: reader.granite_scale("residual_multiplier")?.unwrap_or(1.0) as f32,
+        logit_scale: (1.0 / reader.granite_scale("logits_scaling")?.unwrap_or(1.0)) as f32,
         logit_softcap: reader.softcap("final_logit_softcapping", 1)?,
     })
 }
 
-struct Reader<'a> {
-    fields: Fields<'a>,
-    family: Family,
+pub(super) struct Reader<'a> {
+    pub(super) fields: Fields<'a>,
+    pub(super) family: Family,
 }
 
 impl Reader<'_> {
@@ -87,11 +95,15 @@ impl Reader<'_> {
     fn attention(&self, width: usize) -> Result<AttentionShape> {
         let fields = self.fields;
         let heads = fields.size("num_attention_heads", MAX_WIDTH)?;
-        let kv_heads = fields
-            .optional_size("num_key_value_heads", heads)?
-            .unwrap_or(heads);
+        let is_next = self.family == Family::Qwen3Next;
+        let kv_heads = match fields.optional_size("num_key_value_heads", heads)? {
+            Some(kv_heads) => kv_heads,
+            None if is_next => return Err(missing("num_key_value_heads")),
+            None => heads,
+        };
         let head_dim = match fields.optional_size("head_dim", MAX_WIDTH)? {
             Some(head_dim) => head_dim,
+            None if is_next => return Err(missing("head_dim")),
             None if width.is_multiple_of(heads) => width / heads,
             None => {
                 return Err(Error::invalid(format!(
@@ -99,17 +111,19 @@ impl Reader<'_> {
                 )));
             }
         };
-        let scaled_by = match self.family.is_gemma() {
-            true => fields
-                .optional_positive("query_pre_attn_scalar")?
-                .unwrap_or(256.0),
-            false => head_dim as f64,
+        let scale = match self.family {
+            Family::Gemma2 | Family::Gemma3 => {
+                let scalar = fields.optional_positive("query_pre_attn_scalar")?;
+                1.0 / scalar.unwrap_or(256.0).sqrt()
+            }
+            family if family.is_granite() => self.granite_scale("attention_multiplier")?.unwrap_or(1.0),
+            _ => 1.0 / (head_dim as f64).sqrt(),
         };
         let shape = AttentionShape {
             heads,
             kv_heads,
             head_dim,
-            scale: (1.0 / scaled_by.sqrt()) as f32,
+            scale: scale as f32,
             window: 0,
             softcap: self.softcap("attn_logit_softcapping", 0)?,
         };
@@ -133,7 +147,8 @@ impl Reader<'_> {
         let fields = self.fields;
         let is_qwen = matches!(self.family, Family::Qwen2 | Family::Qwen3);
         let off = match self.family {
-            Family::Llama => true,
+            Family::Llama | Family::Granite => true,
+            family if family.is_hybrid() => true,
             _ => is_qwen && fields.flag("use_sliding_window")? != Some(true),
         };
         let stated = fields.optional_size("sliding_window", MAX_CONTEXT)?;
@@ -164,6 +179,9 @@ impl Reader<'_> {
     /// The rotary embedding of one kind of layers.
     fn rope(&self, kind: &str, head_dim: usize, context: usize) -> Result<RopeTable> {
         let fields = self.fields;
+        if self.family == Family::GraniteHybrid && fields.text("position_embedding_type")? != Some("rope") {
+            return Ok(no_rope());
+        }
         // Newer files have all of it in `rope_parameters`, which Gemma 3's divide by the kind of layer.
         let parameters = fields.object("rope_parameters")?;
         let of_kind = parameters.map(|all| all.object(kind)).transpose()?.flatten();
@@ -185,7 +203,8 @@ impl Reader<'_> {
                 "`head_dim` is {head_dim}, but must be even"
             )));
         }
-        let mut inverse = rope::inverse_frequencies(head_dim, base);
+        let dims = self.rotary_dims(scaling, head_dim)?;
+        let mut inverse = rope::inverse_frequencies(dims, base);
         let magnitude = match scaling {
             Some(scaling) => scale(scaling, &mut inverse, base, context)?,
             None => 1.0,
@@ -196,7 +215,7 @@ impl Reader<'_> {
             )));
         }
         Ok(RopeTable {
-            dims: head_dim,
+            dims,
             inverse_frequencies: inverse.into_iter().map(|f| f as f32).collect(),
             magnitude,
             half_split: true,
@@ -204,15 +223,37 @@ impl Reader<'_> {
     }
 }
 
+impl Reader<'_> {
+    /// How many of a head's dimensions turn.
+    fn rotary_dims(&self, parameters: Option<Fields<'_>>, head_dim: usize) -> Result<usize> {
+        let key = "partial_rotary_factor";
+        let stated = match parameters
+            .map(|p| p.optional_positive(key))
+            .transpose()?
+            .flatten()
+        {
+            Some(factor) => Some(factor),
+            None => self.fields.optional_positive(key)?,
+        };
+        let is_next = self.family == Family::Qwen3Next;
+        let factor = stated.unwrap_or(if is_next { 0.25 } else { 1.0 });
+        let dims = (head_dim as f64 * factor) as usize;
+        if !is_next && factor != 1.0 {
+            return Err(Error::invalid(format!(
+                "`{key}` is {factor}, but only 1 is supported"
+            )));
+        }
+        if factor > 1.0 || dims == 0 || !dims.is_multiple_of(2) {
+            return Err(Error::invalid(format!(
+                "`{key}` is {factor}, which doesn't give an even number of a head's {head_dim} dimensions"
+            )));
+        }
+        Ok(dims)
+    }
+}
+
 /// Applies a scaling and returns the magnitude.
 fn scale(scaling: Fields<'_>, inverse: &mut [f64], base: f64, context: usize) -> Result<f32> {
-    if let Some(factor) = scaling.optional_positive("partial_rotary_factor")?
-        && factor != 1.0
-    {
-        return Err(Error::invalid(format!(
-            "`partial_rotary_factor` is {factor}, but only 1 is supported"
-        )));
-    }
     if let Some(key) = ["mscale", "mscale_all_dim", "truncate"]
         .into_iter()
         .find(|key| scaling.is_stated(key))

@@ -24,6 +24,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A number from 0 to `most`.
+    pub(super) fn count(self, key: &str, most: usize) -> Result<Option<usize>> {
+        match self.get(key).and_then(Value::as_u64) {
+            Some(0) => Ok(Some(0)),
+            _ => self.optional_size(key, most),
+        }
+    }
+
     /// A number above 0.
     pub(super) fn positive(self, key: &str) -> Result<f64> {
         self.optional_positive(key)?.ok_or_else(|| missing(key))
@@ -65,6 +73,11 @@ impl<'a> Fields<'a> {
         self.get(key)
             .map(|value| value.as_object().map(Self).ok_or_else(|| wrong(value)))
             .transpose()
+    }
+
+    /// Whether it is this text.
+    pub(super) fn is_text(self, key: &str, text: &str) -> bool {
+        self.get(key).and_then(Value::as_str) == Some(text)
     }
 
     /// Whether it is there, be it `null`.

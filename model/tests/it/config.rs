@@ -2,12 +2,12 @@
 
 use crate::support::{Tiny, Value, Writer};
 use met_kernels::TensorType;
-use met_model::{Checkpoint, Llama, LlamaConfig, Result};
+use met_model::{Checkpoint, Decoder, ModelConfig, Result};
 
-fn bind(writer: &Writer) -> Result<LlamaConfig> {
+fn bind(writer: &Writer) -> Result<ModelConfig> {
     let checkpoint = Checkpoint::from_bytes(writer.bytes())?;
-    let config = LlamaConfig::from_checkpoint(&checkpoint)?;
-    Llama::bind(config.clone(), &checkpoint)?;
+    let config = ModelConfig::from_checkpoint(&checkpoint)?;
+    Decoder::bind(config.clone(), &checkpoint)?;
     Ok(config)
 }
 

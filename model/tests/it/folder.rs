@@ -1,13 +1,13 @@
 //! Hugging Face folders: those that are right are read; those that are wrong give an error that names file and field.
 
 use crate::support::{Rng, TempFolder, safetensors, small, with_header};
-use met_model::{Checkpoint, ErrorKind, Llama, LlamaConfig, Result, fuzz};
+use met_model::{Checkpoint, Decoder, ErrorKind, ModelConfig, Result, fuzz};
 use serde_json::{Value, json};
 
-fn bind(config: &Value, weights: Vec<u8>) -> Result<LlamaConfig> {
+fn bind(config: &Value, weights: Vec<u8>) -> Result<ModelConfig> {
     let checkpoint = Checkpoint::from_folder_bytes(config.to_string().as_bytes(), weights)?;
-    let config = LlamaConfig::from_checkpoint(&checkpoint)?;
-    Llama::bind(config.clone(), &checkpoint)?;
+    let config = ModelConfig::from_checkpoint(&checkpoint)?;
+    Decoder::bind(config.clone(), &checkpoint)?;
     Ok(config)
 }
 
@@ -214,7 +214,7 @@ fn wrong_configurations_are_refused_by_the_name_of_the_key() {
 fn what_gemma_adds_is_read() {
     let read = |config: Value| {
         let checkpoint = Checkpoint::from_folder_bytes(config.to_string().as_bytes(), safetensors(&[]));
-        LlamaConfig::from_checkpoint(&checkpoint.unwrap()).unwrap()
+        ModelConfig::from_checkpoint(&checkpoint.unwrap()).unwrap()
     };
     let (mut config, _) = small();
     for (key, value) in [
@@ -276,8 +276,8 @@ fn shards_are_those_that_the_index_lists() {
         whole.floats("blk.0.ffn_norm.weight", 8).unwrap(),
         Some(vec![1.0; 8])
     );
-    LlamaConfig::from_checkpoint(&whole)
-        .and_then(|config| Llama::bind(config, &whole))
+    ModelConfig::from_checkpoint(&whole)
+        .and_then(|config| Decoder::bind(config, &whole))
         .unwrap();
     let identity = whole.identity().unwrap();
     assert_eq!(map(&|_| ()).unwrap().identity().unwrap(), identity);

@@ -1,7 +1,7 @@
 //! GGUF files that are split into parts.
 
 use crate::support::{TempFolder, Tiny, Value, Writer};
-use met_model::{Checkpoint, Llama, LlamaConfig, checkpoint::stored_bytes};
+use met_model::{Checkpoint, Decoder, ModelConfig, checkpoint::stored_bytes};
 
 fn name(number: usize) -> String {
     format!("tiny-{number:05}-of-00003.gguf")
@@ -52,8 +52,8 @@ fn any_part_and_the_folder_stand_for_the_whole() {
             };
             assert!(read(&split) == read(&one), "{}", tensor.name);
         }
-        let config = LlamaConfig::from_checkpoint(&split).unwrap();
-        Llama::bind(config, &split).unwrap();
+        let config = ModelConfig::from_checkpoint(&split).unwrap();
+        Decoder::bind(config, &split).unwrap();
         assert!(split.identity().is_ok());
     }
 }
