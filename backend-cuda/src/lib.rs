@@ -14,9 +14,12 @@ mod modules;
 mod ops;
 pub mod ptx;
 mod sample;
+mod state;
 mod step;
 mod upload;
 mod weight;
+mod work;
+mod workspace;
 
 pub use ops::CudaOps;
 

@@ -149,6 +149,25 @@ impl DeviceBuffer {
             .while_doing("copying to the card")
     }
 
+    /// Copies `bytes` bytes of `from` to byte `at` on, in the order of the stream.
+    pub(crate) fn copy_from(
+        &self,
+        at: usize,
+        from: &Self,
+        from_at: usize,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.check(at, bytes)?;
+        from.check(from_at, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (to, from) = (self.address + at as u64, from.address + from_at as u64);
+        // SAFETY: both ranges lie within live allocations.
+        unsafe { result::memcpy_dtod_async(to, from, bytes, stream.raw()) }.while_doing("copying on the card")
+    }
+
     /// Copies bytes from `at` on to `data`, after all work on the stream, and waits.
     pub(crate) fn read(&self, at: usize, data: &mut [u8], stream: &Stream) -> Result<()> {
         self.check(at, data.len())?;

@@ -144,9 +144,10 @@ impl From<u64> for Arg {
         Self::of([x as u32, (x >> 32) as u32])
     }
 }
-/// A structure of nine words.
-impl From<[u32; 9]> for Arg {
-    fn from(words: [u32; 9]) -> Self {
+/// A structure of words.
+impl<const N: usize> From<[u32; N]> for Arg {
+    fn from(words: [u32; N]) -> Self {
+        const { assert!(N <= 10) };
         Self::of(words)
     }
 }

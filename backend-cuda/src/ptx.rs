@@ -25,7 +25,10 @@ files![
     "attention_32",
     "attention_64",
     "attention_96",
+    "conv",
+    "delta_rule",
     "elementwise",
+    "experts",
     "linear_bf16",
     "linear_f16",
     "linear_q2_k",
@@ -44,4 +47,5 @@ files![
     "plain_f32",
     "rope",
     "sample",
+    "scan",
 ];

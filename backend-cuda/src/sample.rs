@@ -4,7 +4,7 @@ use crate::{
     context::{Event, Stream},
     memory::{Allocator, DeviceBuffer, Pinned},
     modules::Arg,
-    step::OWNER,
+    workspace::STEP,
 };
 use met_kernels::{
     Error, Ledger, Result,
@@ -133,12 +133,12 @@ impl Choices {
         words.extend(pairs);
         words.extend(masks);
         Ok(Self {
-            input: allocator.upload(OWNER, &words)?,
+            input: allocator.upload(STEP, &words)?,
             pairs: (starts[0] * size_of::<u32>()) as u64,
             masks: (starts[1] * size_of::<u32>()) as u64,
-            adjusted: allocator.scratch(OWNER, adjusted * values * size_of::<f32>())?,
-            candidates: allocator.scratch(OWNER, filtered * values * 2 * size_of::<u32>())?,
-            choices: allocator.upload(OWNER, &vec![0u32; requests.len() * CHOICE])?,
+            adjusted: allocator.scratch(STEP, adjusted * values * size_of::<f32>())?,
+            candidates: allocator.scratch(STEP, filtered * values * 2 * size_of::<u32>())?,
+            choices: allocator.upload(STEP, &vec![0u32; requests.len() * CHOICE])?,
             tops: requests.iter().map(|request| request.top.min(vocab)).collect(),
             slot: None,
         })

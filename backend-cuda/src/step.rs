@@ -2,199 +2,169 @@
 
 use crate::{
     kv::KvCache,
-    memory::{Allocator, DeviceBuffer, as_bytes},
+    memory::Allocator,
+    work::{Pieces, Work},
+    workspace::{Room, Workspace},
 };
 use cudarc::driver::sys::CUdeviceptr;
 use met_kernels::{AttentionShape, HostStep, Result, RopeTable, StepRows};
-use std::cell::RefCell;
-
-/// Owner label of what a step takes.
-pub(crate) const OWNER: &str = "step";
-/// Positions that are summed by themselves, as in attention.cu.
-const CHUNK: usize = 256;
-/// Query rows of a block.
-const ROWS: usize = 64;
-/// An item whose result is final.
-const DIRECT: u32 = u32::MAX;
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 /// A step.
 #[derive(Debug)]
 pub struct Step {
     pub(crate) host: HostStep,
-    tokens: DeviceBuffer,
+    tokens: CUdeviceptr,
+    room: RefCell<Room>,
     /// One for each table that the model's layers use.
-    pub(crate) angles: RefCell<Vec<(RopeTable, DeviceBuffer)>>,
-    pub(crate) places: RefCell<Option<Places>>,
+    angles: RefCell<Vec<(RopeTable, CUdeviceptr)>>,
+    /// One for each shape of attention.
+    places: RefCell<Vec<Places>>,
+    recurrences: Cell<Option<Recurrences>>,
 }
 
 impl Step {
-    pub(crate) fn new(allocator: &Allocator, rows: &StepRows<'_>) -> Result<Self> {
+    pub(crate) fn new(allocator: &Allocator, workspace: &Rc<Workspace>, rows: &StepRows<'_>) -> Result<Self> {
         let host = HostStep::new(rows)?;
+        let workspace = is_decode(&host).then(|| workspace.clone());
+        let mut room = Room::new(allocator, workspace);
         let positions = host.positions().map(|position| position as u32);
         let words: Vec<u32> = host.tokens().iter().copied().chain(positions).collect();
         Ok(Self {
-            tokens: allocator.upload(OWNER, &words)?,
+            tokens: room.upload(&words)?,
             host,
+            room: RefCell::new(room),
             angles: RefCell::default(),
             places: RefCell::default(),
+            recurrences: Cell::default(),
         })
+    }
+
+    /// Whether each sequence has one token: then the next such step does the same with other numbers.
+    pub(crate) fn is_decode(&self) -> bool {
+        is_decode(&self.host)
     }
 
     /// Token ids; those that are taken on the card are 0 on the host.
     pub(crate) fn tokens(&self) -> CUdeviceptr {
-        self.tokens.address()
+        self.tokens
     }
 
     /// The position of each token.
     pub(crate) fn positions(&self) -> CUdeviceptr {
-        self.tokens.address() + size_of_val(self.host.tokens()) as u64
+        self.tokens + size_of_val(self.host.tokens()) as u64
+    }
+
+    /// The angles by a table; where they are new, the second address is that of the table's frequencies, and they
+    /// have to be filled.
+    pub(crate) fn angles(&self, rope: &RopeTable) -> Result<(CUdeviceptr, Option<CUdeviceptr>)> {
+        let mut tables = self.angles.borrow_mut();
+        if let Some((_, angles)) = tables.iter().find(|(of, _)| of == rope) {
+            return Ok((*angles, None));
+        }
+        let pairs = self.host.tokens().len() * rope.inverse_frequencies.len();
+        let mut room = self.room.borrow_mut();
+        let angles = room.take(pairs * 2 * size_of::<f32>())?;
+        let frequencies = room.upload(&rope.inverse_frequencies)?;
+        tables.push((rope.clone(), angles));
+        Ok((angles, Some(frequencies)))
+    }
+
+    /// Its places for a cache and a shape of attention.
+    pub(crate) fn places(&self, kv: &KvCache, shape: &AttentionShape) -> Result<Places> {
+        let mut all = self.places.borrow_mut();
+        if let Some(places) = all.iter().find(|places| places.are_of(kv, shape)) {
+            return Ok(*places);
+        }
+        let mut work = Work::new(&self.host, kv, shape);
+        if self.is_decode() {
+            work.fill_up(self.host.rows().len());
+        }
+        let places = Places::new(&mut self.room.borrow_mut(), work, kv, shape)?;
+        all.push(places);
+        Ok(places)
+    }
+
+    /// Its sequences and their pieces, for operations that carry a state along them.
+    pub(crate) fn recurrences(&self) -> Result<Recurrences> {
+        if let Some(made) = self.recurrences.get() {
+            return Ok(made);
+        }
+        let made = Recurrences::new(&mut self.room.borrow_mut(), Pieces::new(&self.host))?;
+        self.recurrences.set(Some(made));
+        Ok(made)
     }
 }
 
+fn is_decode(step: &HostStep) -> bool {
+    step.rows().iter().all(|row| row.tokens.len() == 1)
+}
+
 /// Where a step's keys and values are, and how attention is cut, for one shape of cache and attention.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     shape: AttentionShape,
     block_size: usize,
-    data: DeviceBuffer,
-    tables: u64,
-    item_list: u64,
-    merge_list: u64,
+    /// Each token's block and place in it.
+    pub(crate) slots: CUdeviceptr,
+    /// Block tables, one after another.
+    pub(crate) tables: CUdeviceptr,
+    pub(crate) item_list: CUdeviceptr,
+    pub(crate) merge_list: CUdeviceptr,
     /// Items: tokens that a block does.
     pub(crate) items: usize,
     /// Tokens whose chunks are done apart.
     pub(crate) merges: usize,
-    /// Partial sums, then their states.
-    partials: Option<(DeviceBuffer, u64)>,
+    /// Partial sums, and their states; 0 where there are none.
+    pub(crate) partials: [CUdeviceptr; 2],
 }
 
 impl Places {
-    pub(crate) fn new(
-        allocator: &Allocator,
-        step: &HostStep,
-        kv: &KvCache,
-        shape: &AttentionShape,
-    ) -> Result<Self> {
-        let work = Work::new(step, kv, shape);
-        let mut words = work.slots;
-        let mut append = |part: Vec<u32>| {
-            // Items are read 16 bytes at a time.
-            words.resize(words.len().next_multiple_of(4), 0);
-            words.extend(part);
-            (words.len(), words.len())
-        };
-        let lens = [work.tables.len(), work.items.len(), work.merges.len()];
-        let ends = [work.tables, work.items, work.merges].map(|part| append(part).0);
-        let start = |i: usize| ((ends[i] - lens[i]) * size_of::<u32>()) as u64;
+    fn new(room: &mut Room, work: Work, kv: &KvCache, shape: &AttentionShape) -> Result<Self> {
+        let (items, merges) = (work.items.len() / Work::ITEM, work.merges.len() / Work::MERGE);
         let partials = match work.partials {
-            0 => None,
+            0 => [0; 2],
             n => {
                 let heads = n * shape.heads;
-                let sums = heads * shape.head_dim * size_of::<f32>();
-                let states = heads * 2 * size_of::<f32>();
-                Some((allocator.scratch(OWNER, sums + states)?, sums as u64))
+                let sums = room.take(heads * shape.head_dim * size_of::<f32>())?;
+                [sums, room.take(heads * 2 * size_of::<f32>())?]
             }
         };
-        let data = allocator.scratch(OWNER, size_of_val(&words[..]))?;
-        data.write(0, as_bytes(&words), &allocator.stream)?;
         Ok(Self {
             shape: *shape,
             block_size: kv.block_size,
-            data,
-            tables: start(0),
-            item_list: start(1),
-            merge_list: start(2),
-            items: lens[1] / Work::ITEM,
-            merges: lens[2] / Work::MERGE,
+            slots: room.upload(&work.slots)?,
+            tables: room.upload(&work.tables)?,
+            item_list: room.upload(&work.items)?,
+            merge_list: room.upload(&work.merges)?,
+            items,
+            merges,
             partials,
         })
     }
 
-    /// Whether they serve another layer.
-    pub(crate) fn are_of(&self, kv: &KvCache, shape: &AttentionShape) -> bool {
+    fn are_of(&self, kv: &KvCache, shape: &AttentionShape) -> bool {
         self.shape == *shape && self.block_size == kv.block_size
     }
+}
 
-    /// Each token's block and place in it.
-    pub(crate) fn slots(&self) -> CUdeviceptr {
-        self.data.address()
-    }
+/// A step's sequences, as recurrent.cuh reads them, and their pieces, as conv.cu does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recurrences {
+    pub(crate) rows: CUdeviceptr,
+    pub(crate) pieces: CUdeviceptr,
+    pub(crate) piece_count: usize,
+}
 
-    pub(crate) fn tables(&self) -> CUdeviceptr {
-        self.data.address() + self.tables
-    }
-
-    pub(crate) fn item_list(&self) -> CUdeviceptr {
-        self.data.address() + self.item_list
-    }
-
-    pub(crate) fn merge_list(&self) -> CUdeviceptr {
-        self.data.address() + self.merge_list
-    }
-
-    /// Partial sums and their states; 0 where there are none.
-    pub(crate) fn partials(&self) -> [CUdeviceptr; 2] {
-        self.partials.as_ref().map_or([0; 2], |(buffer, states)| {
-            [buffer.address(), buffer.address() + states]
+impl Recurrences {
+    fn new(room: &mut Room, lists: Pieces) -> Result<Self> {
+        Ok(Self {
+            rows: room.upload(&lists.rows)?,
+            pieces: room.upload(&lists.pieces)?,
+            piece_count: lists.pieces.len() / Pieces::PIECE,
         })
-    }
-}
-
-/// The lists, in words, as the kernels read them.
-#[derive(Debug, Default)]
-struct Work {
-    slots: Vec<u32>,
-    tables: Vec<u32>,
-    items: Vec<u32>,
-    merges: Vec<u32>,
-    partials: usize,
-}
-
-impl Work {
-    /// Words of an item, and of a merge.
-    const ITEM: usize = 8;
-    const MERGE: usize = 4;
-
-    /// The step's block tables were checked against the cache, so that every number fits.
-    fn new(step: &HostStep, kv: &KvCache, shape: &AttentionShape) -> Self {
-        let mut work = Self::default();
-        let tokens_an_item = (ROWS / (shape.heads / shape.kv_heads)).max(1);
-        for row in step.rows() {
-            let blocks = step.blocks(row);
-            let table = work.tables.len();
-            work.tables.extend_from_slice(blocks);
-            for position in row.position..row.position + row.tokens.len() {
-                let (block, within) = (position / kv.block_size, position % kv.block_size);
-                work.slots.extend([blocks[block], within as u32]);
-            }
-            for offset in (0..row.tokens.len()).step_by(tokens_an_item) {
-                let position = row.position + offset;
-                let tokens = tokens_an_item.min(row.tokens.len() - offset);
-                let first = match shape.window {
-                    0 => 0,
-                    window => (position + 1).saturating_sub(window),
-                };
-                let chunks = first / CHUNK..(position + tokens).div_ceil(CHUNK);
-                let mut item = |chunks: std::ops::Range<usize>, partial: u32| {
-                    let token = row.tokens.start + offset;
-                    let words = [token, tokens, position, table, chunks.start, chunks.end];
-                    work.items.extend(words.map(|word| word as u32));
-                    work.items.extend([partial, 0]);
-                };
-                // A decode's chunks are done side by side, since there is little else to do.
-                if row.tokens.len() == 1 && chunks.len() > 1 {
-                    let partial = work.partials;
-                    for (i, chunk) in chunks.clone().enumerate() {
-                        item(chunk..chunk + 1, (partial + i) as u32);
-                    }
-                    let words = [row.tokens.start, partial, chunks.len(), 0];
-                    work.merges.extend(words.map(|word| word as u32));
-                    work.partials += chunks.len();
-                } else {
-                    item(chunks, DIRECT);
-                }
-            }
-        }
-        work
     }
 }

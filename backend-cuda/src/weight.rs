@@ -25,9 +25,14 @@ pub(crate) enum Kernels {
         /// For at most 8, 16 and 32 tokens.
         few: [Kernel; 3],
         many: Kernel,
+        experts: Kernel,
     },
     /// Products in f32, for shapes that tiles don't fit and for f32.
-    Plain { embed: Kernel, linear: Kernel },
+    Plain {
+        embed: Kernel,
+        linear: Kernel,
+        experts: Kernel,
+    },
 }
 
 impl Kernels {
@@ -39,6 +44,7 @@ impl Kernels {
             return Ok(Self::Plain {
                 embed: modules.kernel(&file, "plain_embed")?,
                 linear: modules.kernel(&file, "plain_linear")?,
+                experts: modules.kernel(&file, "plain_expert_linear")?,
             });
         }
         let file = format!("linear_{name}");
@@ -47,8 +53,14 @@ impl Kernels {
             embed: kernel("embed")?,
             few: [kernel("linear_8")?, kernel("linear_16")?, kernel("linear_32")?],
             many: kernel("linear_many")?,
+            experts: kernel("expert_linear")?,
         })
     }
+}
+
+/// Columns that a tiled product sums by themselves: a function of the columns alone, as linear.cu asks.
+pub(crate) fn segment(cols: usize) -> usize {
+    (cols / 32).div_ceil(8) * 32
 }
 
 /// Checks that a source's shape and data agree, and returns its bytes.

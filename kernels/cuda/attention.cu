@@ -92,6 +92,8 @@ KERNEL __launch_bounds__(128)
               Running* states, Shape s) {
     __shared__ __align__(16) u16 keys[2][KEYS][PITCH], values[2][KEYS][PITCH];
     const Item item = items[blockIdx.x];
+    // A step's decode may be filled up with items of nothing.
+    if (item.tokens == 0) return;
     const u32 kv_head = blockIdx.y, group = s.heads / s.kv_heads;
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const u32* table = tables + item.table;
@@ -270,7 +272,8 @@ KERNEL attention_merge(const float* partials, const Running* states, const Merge
                        u32 dim) {
     const Merge m = merges[blockIdx.x];
     const u32 head = blockIdx.y, d = threadIdx.x;
-    if (d >= dim) return;
+    // As with items of nothing.
+    if (d >= dim || m.chunks == 0) return;
     Running all = {negative_infinity(), 0.0f};
     float x = 0.0f;
     for (u32 chunk = 0; chunk < m.chunks; chunk++) {

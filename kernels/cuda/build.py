@@ -28,9 +28,10 @@ OPTIONS = ["--gpu-architecture=compute_80", "--std=c++17", "--fmad=false"]
 PTX_VERSION = ".version 8.0"
 
 FORMATS = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+RECURRENT = ["conv", "scan", "delta_rule"]
 # output name: (source, macro)
 TARGETS = {
-    **{name: (f"{name}.cu", None) for name in ["norm", "elementwise", "rope", "sample"]},
+    **{name: (f"{name}.cu", None) for name in ["norm", "elementwise", "rope", "sample", *RECURRENT, "experts"]},
     **{f"linear_{name.lower()}": ("linear.cu", f"FORMAT={name}") for name in FORMATS},
     **{f"plain_{name.lower()}": ("plain.cu", f"ELEMENT={name}") for name in ["F32", "F16", "BF16"]},
     **{f"attention_{dim}": ("attention.cu", f"DIM={dim}") for dim in [32, 64, 96, 128, 256]},

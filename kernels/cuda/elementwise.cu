@@ -23,6 +23,18 @@ KERNEL gated_gelu(const float* gate, const float* up, float* out, u32 n) {
     out[i] = gate_by(x, x * fmaf(x * x, cubic, linear)) * up[i];
 }
 
+// out = sigmoid(gate) · up
+KERNEL gated_sigmoid(const float* gate, const float* up, float* out, u32 n) {
+    const u32 i = index();
+    if (i < n) out[i] = gate_by(up[i], gate[i]);
+}
+
+// x[row] *= sigmoid(gate[row]), rows of `cols` elements
+KERNEL gate_rows(float* x, const float* gate, u32 cols, u32 n) {
+    const u32 i = index();
+    if (i < n) x[i] = gate_by(x[i], gate[i / cols]);
+}
+
 // x *= factor
 KERNEL scale(float* x, float factor, u32 n) {
     const u32 i = index();

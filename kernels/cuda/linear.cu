@@ -21,10 +21,9 @@ DEVICE const u8* block_of(const u8* row, int col) { return row + (u64)(col / F::
 
 template <class F, int TILES>
 DEVICE void few(const u8* weight, const float* x, const float* bias, float* out, int rows, int cols, int tokens,
-                int segment) {
+                int segment, int first) {
     __shared__ float sums[SEGMENTS][16][8 * TILES];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int first = blockIdx.x * 16;
     const u64 stride = (u64)(cols / F::LEN) * F::BYTES;
     // Rows past the end repeat the last one, and are not stored.
     const u8* upper = weight + stride * min(first + g, rows - 1);
@@ -171,11 +170,24 @@ DEVICE void many(const u8* weight, const float* x, const float* bias, float* out
 #define FEW(NAME, TILES)                                                                                          \
     KERNEL __launch_bounds__(256) NAME(const u8* weight, const float* x, const float* bias, float* out, int rows, \
                                        int cols, int tokens, int segment) {                                       \
-        few<FORMAT, TILES>(weight, x, bias, out, rows, cols, tokens, segment);                                    \
+        few<FORMAT, TILES>(weight, x, bias, out, rows, cols, tokens, segment, blockIdx.x * 16);                   \
     }
 FEW(linear_8, 1)
 FEW(linear_16, 2)
 FEW(linear_32, 4)
+
+// out[pair] = weight[expert of the pair] · x[its token], or · x[pair] where `is_spread`: `linear_8` of one token, for
+// each pair of a token and one of its `chosen` experts; weight is [experts · rows, cols], routing as in experts.cu
+// grid (pairs, ceil(rows / 16)), block 256
+KERNEL __launch_bounds__(256)
+    expert_linear(const u8* weight, const float* x, const float* routing, float* out, int rows, int cols, u32 chosen,
+                  u32 is_spread, int segment) {
+    const u64 pair = blockIdx.x, token = blockIdx.x / chosen;
+    const u64 expert = (u64)routing[token * 2 * chosen + blockIdx.x % chosen];
+    weight += expert * rows * (cols / FORMAT::LEN) * FORMAT::BYTES;
+    x += (is_spread ? pair : token) * cols;
+    few<FORMAT, 1>(weight, x, nullptr, out + pair * rows, rows, cols, 1, segment, blockIdx.y * 16);
+}
 
 // grid (ceil(rows / 64), ceil(tokens / 128)), block 256
 KERNEL __launch_bounds__(256)

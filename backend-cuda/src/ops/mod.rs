@@ -1,0 +1,106 @@
+//! The operations on a card: they check shapes and start kernels on one stream.
+
+mod attention;
+mod calls;
+mod common;
+mod experts;
+mod linear;
+mod recurrent;
+mod tensor;
+
+pub use tensor::{Tensor, Vector};
+
+use crate::{
+    context::{Context, Stream},
+    memory::Allocator,
+    modules::{Arg, Kernel, Modules},
+    sample::Slots,
+    upload::Staging,
+    workspace::Workspace,
+};
+use common::Common;
+use met_kernels::{Error, Ledger, Result};
+use std::rc::Rc;
+use tensor::same;
+
+/// The CUDA implementation of [`Ops`](met_kernels::Ops), on one card and thread.
+#[derive(Debug)]
+pub struct CudaOps {
+    staging: Option<Staging>,
+    slots: Slots,
+    kernels: Common,
+    modules: Modules,
+    workspace: Rc<Workspace>,
+    prefill: Rc<Stream>,
+    stream: Rc<Stream>,
+    allocator: Allocator,
+}
+
+impl CudaOps {
+    /// On the `ordinal`-th card.
+    pub fn new(ordinal: u32, ledger: &Ledger) -> Result<Self> {
+        Self::on(Context::open(ordinal)?, ledger)
+    }
+
+    pub(crate) fn on(context: Rc<Context>, ledger: &Ledger) -> Result<Self> {
+        let stream = Rc::new(Stream::new(ledger)?);
+        let prefill = Rc::new(Stream::new(ledger)?);
+        let mut modules = Modules::new(ledger);
+        Ok(Self {
+            kernels: Common::new(&mut modules)?,
+            staging: Some(Staging::new(ledger)?),
+            slots: Slots::default(),
+            allocator: Allocator {
+                context,
+                stream: stream.clone(),
+                ledger: ledger.clone(),
+            },
+            modules,
+            workspace: Rc::default(),
+            prefill,
+            stream,
+        })
+    }
+
+    /// Waits for a stream: 0 is that of steps, 1 that of weights on their way.
+    pub fn wait(&self, stream: u32) -> Result<()> {
+        match stream {
+            0 => self.stream.synchronize(),
+            1 => self.prefill.synchronize(),
+            _ => Err(Error::invalid(format!(
+                "there is no stream {stream}; there are 0 and 1"
+            ))),
+        }
+    }
+
+    /// Gives back what it has beside the models, each step attempted; the first failure is returned, and what failed
+    /// stays on the ledger. Afterwards only releases have an effect.
+    pub fn shutdown(&mut self) -> Result<()> {
+        let waited = self.stream.synchronize().and(self.prefill.synchronize());
+        self.staging = None;
+        self.slots = Slots::default();
+        let released = self.workspace.release().map(|_| ());
+        let unloaded = self.modules.unload_but(&[]);
+        let closed = [self.stream.close(), self.prefill.close()];
+        waited
+            .and(released)
+            .and(unloaded)
+            .and(closed.into_iter().collect())
+    }
+
+    /// Unloads the kernels that were loaded for models. There must be no model.
+    pub(crate) fn forget_models(&mut self) -> Result<()> {
+        self.modules.unload_but(&Common::FILES)
+    }
+
+    fn launch(&mut self, kernel: Kernel, grid: [usize; 2], block: u32, args: &[Arg]) -> Result<()> {
+        // SAFETY: every caller below gives what the kernel's source takes, of sizes that were checked; what is freed
+        // is freed in the order of the stream.
+        unsafe { kernel.launch(&self.stream, grid, block, args) }
+    }
+
+    /// Starts a kernel of one thread an element.
+    fn each(&mut self, kernel: Kernel, n: usize, args: &[Arg]) -> Result<()> {
+        self.launch(kernel, [n.div_ceil(256), 1], 256, args)
+    }
+}
