@@ -8,7 +8,9 @@
 mod cards;
 mod context;
 mod error;
+mod graph;
 mod kv;
+mod launch;
 mod memory;
 mod modules;
 mod ops;

@@ -1,16 +1,9 @@
-//! Kernels: PTX files loaded when they are first asked for, and launches.
+//! Kernels: PTX files loaded when they are first asked for.
 
-use crate::{
-    context::{Stream, strike},
-    error::Checked,
-    ptx,
-};
-use cudarc::driver::{
-    result::{self, module},
-    sys,
-};
+use crate::{context::strike, error::Checked, ptx};
+use cudarc::driver::{result::module, sys};
 use met_kernels::{Error, Kind, Ledger, Result, Serial};
-use std::{collections::HashMap, ffi::CString, os::raw::c_void};
+use std::{collections::HashMap, ffi::CString};
 
 /// Owner label of the modules.
 const OWNER: &str = "kernels";
@@ -30,8 +23,8 @@ struct Module {
 }
 
 /// A kernel of a module that stays loaded as long as the context.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kernel(sys::CUfunction);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kernel(pub(crate) sys::CUfunction);
 
 impl Modules {
     pub(crate) fn new(ledger: &Ledger) -> Self {
@@ -106,92 +99,4 @@ fn load(ledger: &Ledger, ptx: &ptx::Ptx) -> Result<Module> {
         serial,
         functions: HashMap::new(),
     })
-}
-
-/// A value of a kernel's parameter, as its bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arg([u32; 10]);
-
-/// Most parameters of a kernel.
-const MAX_ARGS: usize = 24;
-
-impl Arg {
-    fn of<const N: usize>(words: [u32; N]) -> Self {
-        let mut all = [0; 10];
-        all[..N].copy_from_slice(&words);
-        Self(all)
-    }
-}
-
-impl From<u32> for Arg {
-    fn from(x: u32) -> Self {
-        Self::of([x])
-    }
-}
-impl From<i32> for Arg {
-    fn from(x: i32) -> Self {
-        Self::of([x.cast_unsigned()])
-    }
-}
-impl From<f32> for Arg {
-    fn from(x: f32) -> Self {
-        Self::of([x.to_bits()])
-    }
-}
-/// An address on the card.
-impl From<u64> for Arg {
-    fn from(x: u64) -> Self {
-        Self::of([x as u32, (x >> 32) as u32])
-    }
-}
-/// A structure of words.
-impl<const N: usize> From<[u32; N]> for Arg {
-    fn from(words: [u32; N]) -> Self {
-        const { assert!(N <= 10) };
-        Self::of(words)
-    }
-}
-
-/// The values of a kernel's parameters.
-macro_rules! args {
-    ($($value:expr),* $(,)?) => {
-        &[$(crate::modules::Arg::from($value)),*]
-    };
-}
-pub(crate) use args;
-
-impl Kernel {
-    /// Starts it.
-    ///
-    /// # Safety
-    /// The arguments must be what the kernel takes, in order and of their types, and what they point to on the card
-    /// must be large enough and live until the kernel is done on this stream.
-    pub(crate) unsafe fn launch(
-        self,
-        stream: &Stream,
-        grid: [usize; 2],
-        block: u32,
-        args: &[Arg],
-    ) -> Result<()> {
-        let side = |n: usize, limit: u32| {
-            u32::try_from(n)
-                .ok()
-                .filter(|&n| n <= limit)
-                .ok_or_else(|| Error::invalid(format!("a step of this size needs a grid of {n} blocks")))
-        };
-        let grid = (side(grid[0], i32::MAX as u32)?, side(grid[1], 65_535)?, 1);
-        if grid.0 == 0 || grid.1 == 0 {
-            return Ok(());
-        }
-        let mut pointers = [std::ptr::null_mut::<c_void>(); MAX_ARGS];
-        let pointers = pointers
-            .get_mut(..args.len())
-            .ok_or_else(|| Error::bug("a kernel has too many parameters"))?;
-        for (pointer, arg) in pointers.iter_mut().zip(args) {
-            *pointer = arg.0.as_ptr().cast_mut().cast();
-        }
-        // SAFETY: the caller's promise; the driver reads what the pointers show before the call returns.
-        unsafe { result::launch_kernel(self.0, grid, (block, 1, 1), 0, stream.raw(), pointers) }
-            .while_doing("starting a kernel")
-    }
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     context::{Event, Stream},
+    launch::Arg,
     memory::{Allocator, DeviceBuffer, Pinned},
-    modules::Arg,
     workspace::STEP,
 };
 use met_kernels::{

@@ -52,18 +52,7 @@ impl State {
     /// Checks that each row has a slot, and that an operation's part, `values` from `offset` on, lies within it.
     /// Returns where that part of slot 0 is.
     pub(crate) fn check(&self, offset: usize, values: usize, step: &HostStep) -> Result<u64> {
-        if offset.checked_add(values).is_none_or(|end| end > self.values) {
-            return Err(Error::invalid(format!(
-                "{values} values from {offset} of a state of {}",
-                self.values
-            )));
-        }
-        if let Some(row) = step.rows().iter().find(|row| row.state as usize >= self.slots) {
-            return Err(Error::invalid(format!(
-                "state slot {} isn't one of the {} there are",
-                row.state, self.slots
-            )));
-        }
+        step.check_states(self.slots, self.values, offset, values)?;
         Ok(self.data.address() + (offset * size_of::<f32>()) as u64)
     }
 

@@ -29,9 +29,14 @@ fn failures_leave_nothing_behind() {
 
 /// Device memory on the backend's ledger.
 fn ledger_bytes(backend: &BackendBox) -> u64 {
+    bytes_where(backend, |_| true)
+}
+
+fn bytes_where(backend: &BackendBox, is_wanted: impl Fn(&str) -> bool) -> u64 {
     let entries = backend.ledger().unwrap();
     let memory = entries.iter().filter(|entry| entry.kind == ResourceKind::Memory);
-    memory.map(|entry| entry.bytes).sum()
+    let wanted = memory.filter(|entry| is_wanted(&entry.owner));
+    wanted.map(|entry| entry.bytes).sum()
 }
 
 fn prompt() -> Part {
@@ -47,15 +52,17 @@ fn prompt() -> Part {
     }
 }
 
-/// Some steps, and a block out and in.
+/// A prompt and decodes enough for a graph to be captured and started again, and a block out and in.
 fn use_model(model: &mut ModelBox) -> Result<(), Error> {
     step(model, &[prompt()])?;
-    let next = Part {
-        tokens: vec![3],
-        position: 5,
-        ..prompt()
-    };
-    step(model, &[next])?;
+    for position in 5..9 {
+        let next = Part {
+            tokens: vec![3],
+            position,
+            ..prompt()
+        };
+        step(model, &[next])?;
+    }
     let mut block = vec![0; model.info().into_result()?.block_bytes as usize];
     let blocks = [1];
     model
@@ -100,12 +107,20 @@ fn ledger_and_card_agree(simulator: &Simulator) {
     assert_eq!(simulator.live().0, held);
     assert_eq!(ledger_bytes(&backend), held);
     use_model(&mut model).unwrap();
+    // Steps keep nothing but what the next decode takes again.
+    let workspace = bytes_where(&backend, |owner| owner == "workspace");
+    assert!(workspace > 0 && workspace < held / 4, "{workspace}");
+    assert_eq!(bytes_where(&backend, |owner| owner != "workspace"), held);
+    assert_eq!(simulator.live().0, held + workspace);
+    assert_eq!(simulator.objects("executables"), 1);
+    let released = model.release_pools().unwrap();
+    let released: u64 = released.steps.iter().map(|step| step.bytes).sum();
+    assert_eq!(released, held + workspace);
     assert_eq!(
-        (simulator.live().0, ledger_bytes(&backend)),
-        (held, held),
-        "steps keep nothing"
+        simulator.objects("executables"),
+        0,
+        "it goes with the activations"
     );
-    model.release_pools().unwrap();
     assert_eq!((simulator.live(), ledger_bytes(&backend)), ((0, 0), 0));
     drop(model);
     assert_eq!(backend.sweep_unreleased().unwrap().count, 0);

@@ -119,8 +119,16 @@ fn two_steps_under_way_give_what_one_by_one_gives() {
         let mut backend = open(met_cuda::root_module()).unwrap();
         let mut model = load(&mut backend, "tiny-q4_1.gguf").unwrap();
         assert_eq!(model.info().unwrap().max_in_flight, 2);
+        simulator.reset();
         let expected = one_by_one(&mut model);
+        let graphs = simulator.calls_of("cuGraphLaunch");
         assert_eq!(two_at_a_time(&mut model), expected, "lazy {lazy}");
+        // The first decode may be the only one of its kind; every other one is a graph.
+        let decodes = u64::from(STEPS) - 1;
+        assert_eq!(
+            (graphs, simulator.calls_of("cuGraphLaunch")),
+            (decodes - 1, 2 * decodes - 1)
+        );
         let tokens: std::collections::HashSet<_> = expected
             .iter()
             .map(|(rows, _, _)| rows[0].sampled.token)

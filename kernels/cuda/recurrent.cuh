@@ -11,12 +11,15 @@ struct Row {
     u32 is_fresh;
 };
 
-/// log(1 + e^x)
-DEVICE float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+/// log(1 + e^x): of what is added to 1, the part that rounding keeps is in the logarithm, and the factor restores it.
+DEVICE float softplus(float x) {
+    const float e = expf(-fabsf(x)), y = 1.0f + e, kept = y - 1.0f;
+    return fmaxf(x, 0.0f) + (kept > 0.0f ? logf(y) * (e / kept) : e);
+}
 
 DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/// 1 / √squares, for a vector that is divided by its norm; one of zeros stays so.
+/// 1 over a vector's norm, of the sum of its squares; what is added keeps the norm from 0.
 DEVICE float inverse_norm(float squares) { return 1.0f / sqrtf(squares + 1e-6f); }
 
 /// The sum over LANES neighbouring lanes, to each of them.

@@ -405,6 +405,11 @@ pub trait Ops {
             )),
         }
     }
+    /// Does `work`: a step's layers, which are operations on activations, weights, the cache and the states, without a
+    /// [`gather`](Ops::gather) or copy. An implementation may note what `work` asks for, and start it as one.
+    fn layers(&mut self, _step: &Self::Step, work: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        work(self)
+    }
     /// Copies the first `rows` rows to host memory, after all work before it.
     fn download(&mut self, x: &Self::Tensor, rows: usize, data: &mut [f32]) -> Result<()>;
     /// Waits for all work.

@@ -172,9 +172,13 @@ impl<O: Ops> LoadedModel<O> {
     }
 
     fn run(&mut self, ops: &mut O, begun: &O::Step, step: &Step<'_>, batch: &Batch<'_>) -> Result<Flight<O>> {
-        let tokens = step.tokens.len();
-        self.model
-            .forward(ops, &mut self.pools, begun, tokens, &step.wanted)?;
+        let (model, pools) = (&self.model, &mut self.pools);
+        let mut forward = |ops: &mut O| model.forward(ops, pools, begun, step.tokens.len(), &step.wanted);
+        // Otherwise rows are left out on the way.
+        match step.wanted.len() == step.tokens.len() {
+            true => ops.layers(begun, &mut forward),
+            false => forward(ops),
+        }?;
         Flight::new(
             self.sampled.ticket + 1,
             ops,

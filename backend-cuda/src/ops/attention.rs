@@ -1,7 +1,7 @@
 //! Rotary embedding, and attention over the paged cache.
 
 use super::{CudaOps, Tensor, same};
-use crate::{kv::KvCache, modules::args, step::Step};
+use crate::{kv::KvCache, launch::args, step::Step};
 use cudarc::driver::sys::CUdeviceptr;
 use met_kernels::{AttentionShape, Result, RopeTable};
 

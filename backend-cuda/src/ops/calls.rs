@@ -3,8 +3,8 @@
 use super::{CudaOps, Tensor, Vector, same};
 use crate::{
     kv::KvCache,
+    launch::args,
     memory::{as_bytes, as_bytes_mut},
-    modules::args,
     sample::Choices,
     state::State,
     step::Step,
@@ -86,7 +86,7 @@ impl Ops for CudaOps {
 
     fn release_tensor(&mut self, tensor: Tensor) -> Result<u64> {
         let workspace = match self.workspace.leave() {
-            true => self.workspace.release(),
+            true => self.release_workspace(),
             false => Ok(0),
         };
         Ok(tensor.data.release()? + workspace?)
@@ -356,6 +356,9 @@ impl Ops for CudaOps {
         if let Some(row) = rows.iter().find(|&&row| row as usize >= x.rows) {
             return Err(Error::invalid(format!("there is no row {row}")));
         }
+        if self.noted.is_some() {
+            return Err(Error::bug("a choice of rows among a step's layers"));
+        }
         let to = out.at(rows.len())?;
         let list = self.allocator.upload(STEP, rows)?;
         let args = args![x.at(0)?, list.address(), to, x.cols as u32];
@@ -394,6 +397,13 @@ impl Ops for CudaOps {
         let sources = self.allocator.upload(STEP, &words)?;
         let args = args![step.tokens(), sources.address(), inputs.len() as u32];
         self.launch(self.kernels.take, [inputs.len().div_ceil(128), 1], 128, args)
+    }
+
+    fn layers(&mut self, step: &Step, work: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        match step.is_decode() && self.noted.is_none() {
+            true => self.as_one(work),
+            false => work(self),
+        }
     }
 
     fn download(&mut self, x: &Tensor, rows: usize, data: &mut [f32]) -> Result<()> {

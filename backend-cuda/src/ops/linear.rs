@@ -2,7 +2,7 @@
 
 use super::{CudaOps, Tensor, same};
 use crate::{
-    modules::args,
+    launch::args,
     weight::{self, Kernels},
 };
 use met_kernels::{Error, Linear, Result};

@@ -12,8 +12,10 @@ pub use tensor::{Tensor, Vector};
 
 use crate::{
     context::{Context, Stream},
+    graph::Graphs,
+    launch::{Arg, Launches},
     memory::Allocator,
-    modules::{Arg, Kernel, Modules},
+    modules::{Kernel, Modules},
     sample::Slots,
     upload::Staging,
     workspace::Workspace,
@@ -31,6 +33,9 @@ pub struct CudaOps {
     kernels: Common,
     modules: Modules,
     workspace: Rc<Workspace>,
+    graphs: Graphs,
+    /// The launches of a decode's layers, while they are noted.
+    noted: Option<Launches>,
     prefill: Rc<Stream>,
     stream: Rc<Stream>,
     allocator: Allocator,
@@ -57,6 +62,8 @@ impl CudaOps {
             },
             modules,
             workspace: Rc::default(),
+            graphs: Graphs::new(ledger),
+            noted: None,
             prefill,
             stream,
         })
@@ -79,7 +86,7 @@ impl CudaOps {
         let waited = self.stream.synchronize().and(self.prefill.synchronize());
         self.staging = None;
         self.slots = Slots::default();
-        let released = self.workspace.release().map(|_| ());
+        let released = self.release_workspace().map(|_| ());
         let unloaded = self.modules.unload_but(&[]);
         let closed = [self.stream.close(), self.prefill.close()];
         waited
@@ -93,10 +100,33 @@ impl CudaOps {
         self.modules.unload_but(&Common::FILES)
     }
 
+    /// Starts a kernel, or notes that it is to be.
     fn launch(&mut self, kernel: Kernel, grid: [usize; 2], block: u32, args: &[Arg]) -> Result<()> {
+        if let Some(noted) = &mut self.noted {
+            noted.push(kernel, grid, block, args);
+            return Ok(());
+        }
         // SAFETY: every caller below gives what the kernel's source takes, of sizes that were checked; what is freed
         // is freed in the order of the stream.
         unsafe { kernel.launch(&self.stream, grid, block, args) }
+    }
+
+    /// Does work whose launches may be started as one. Until then nothing that they use is freed: what the work takes
+    /// is the step's.
+    fn as_one(&mut self, work: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        self.noted = Some(Launches::default());
+        let worked = work(self);
+        let noted = self.noted.take().unwrap_or_default();
+        worked?;
+        // SAFETY: as in `launch`.
+        unsafe { self.graphs.start(noted, &self.stream) }
+    }
+
+    /// Gives back what is there for the sake of activations, of which there are none. Returns the bytes.
+    fn release_workspace(&mut self) -> Result<u64> {
+        let graphs = self.graphs.release();
+        let bytes = self.workspace.release()?;
+        graphs.map(|()| bytes)
     }
 
     /// Starts a kernel of one thread an element.

@@ -1,7 +1,7 @@
 //! Operations that carry a state along a sequence.
 
 use super::{CudaOps, Tensor, Vector, same};
-use crate::{modules::args, state::State, step::Step};
+use crate::{launch::args, state::State, step::Step};
 use met_kernels::{DeltaWeights, Error, Place, Result, ScanWeights};
 
 /// Taps that conv.cu keeps in registers.

@@ -69,12 +69,18 @@ impl Simulator {
 
     /// Makes the `n`-th call from now of any function fail with a driver's error code.
     pub fn fail(&self, n: u64, code: c_int) {
+        self.fail_of("*", n, code);
+    }
+
+    /// Makes the `n`-th call from now of a function fail with a driver's error code.
+    pub fn fail_of(&self, function: &str, n: u64, code: c_int) {
+        let function = CString::new(function).unwrap();
         // SAFETY: the signature is that of the exported function; the text ends in a zero.
         let refused = unsafe {
             let fail = self
                 .0
                 .get::<unsafe extern "C" fn(*const c_char, u64, c_int) -> c_int>(b"met_sim_fail");
-            fail.unwrap()(c"*".as_ptr(), n, code)
+            fail.unwrap()(function.as_ptr(), n, code)
         };
         assert_eq!(refused, 0);
     }
@@ -87,12 +93,18 @@ impl Simulator {
 
     /// Driver calls since the last reset.
     pub fn calls(&self) -> u64 {
+        self.calls_of("*")
+    }
+
+    /// Calls of a function since the last reset.
+    pub fn calls_of(&self, function: &str) -> u64 {
+        let function = CString::new(function).unwrap();
         // SAFETY: the signature is that of the exported function; the text ends in a zero.
         unsafe {
             let count = self
                 .0
                 .get::<unsafe extern "C" fn(*const c_char) -> u64>(b"met_sim_count");
-            count.unwrap()(c"*".as_ptr())
+            count.unwrap()(function.as_ptr())
         }
     }
 
