@@ -55,7 +55,7 @@ fn prompt() -> Part {
 /// A prompt and decodes enough for a graph to be captured and started again, and a block out and in.
 fn use_model(model: &mut ModelBox) -> Result<(), Error> {
     step(model, &[prompt()])?;
-    for position in 5..9 {
+    for position in 5..8 {
         let next = Part {
             tokens: vec![3],
             position,

@@ -3,7 +3,7 @@
 
 mod support;
 
-use met_backend_api::{ErrorKind, Sampling, abi::ModelBox};
+use met_backend_api::{ErrorKind, ResourceKind, Sampling, abi::ModelBox};
 use support::{
     Simulator,
     life::{Part, load, open, step},
@@ -24,28 +24,37 @@ const CALLS: [&str; 6] = [
     "cuGraphExecDestroy",
 ];
 
-/// Two sequences that decode in turns, alone and together, past the border of a chunk of 256 positions: several lists
-/// of launches, each of which comes again. Every token but a lost step's.
-fn decode(model: &mut ModelBox) -> Vec<Result<u32, ErrorKind>> {
+/// Positions before the decodes of the first sequence: with the short one all are in one chunk of 256 positions, and
+/// with the long one they pass into the next.
+#[derive(Clone, Copy)]
+enum Context {
+    Short = 8,
+    Long = 248,
+}
+
+/// Two sequences that decode in turns, alone and together: several lists of launches, each of which comes again. Every
+/// token but a lost step's.
+fn decode(model: &mut ModelBox, context: Context, steps: u32) -> Vec<Result<u32, ErrorKind>> {
     let part = |sequence: u32, tokens: Vec<u32>, position: u32| Part {
         tokens,
         position,
         blocks: (0..17).map(|block| 2 * block + sequence).collect(),
         sampling: Sampling::default(),
     };
-    let prompt = |sequence: u32| (0..62).map(|i| (7 * i + sequence) % 300).collect::<Vec<u32>>();
+    let context = context as u32;
+    let prompt = |first: u32| (first..context.min(first + 62)).map(|i| 7 * i % 300).collect();
     let mut tokens = Vec::new();
     let mut take = |parts: &[Part], model: &mut ModelBox| match step(model, parts) {
         Ok(drawn) => tokens.extend(drawn.iter().map(|drawn| Ok(drawn.token))),
         Err(error) => tokens.push(Err(error.kind)),
     };
-    for position in [0, 62, 124, 186] {
-        take(&[part(0, prompt(0), position)], model);
+    for first in (0..context).step_by(62) {
+        take(&[part(0, prompt(first), first)], model);
     }
-    take(&[part(1, prompt(1), 0)], model);
-    for i in 0..16 {
-        let first = part(0, vec![30 + i], 248 + i);
-        let second = part(1, vec![90 + i], 62 + i);
+    take(&[part(1, vec![5, 6], 0)], model);
+    for i in 0..steps {
+        let first = part(0, vec![30 + i], context + i);
+        let second = part(1, vec![90 + i], 2 + i);
         match i % 3 {
             0 => take(&[first], model),
             _ => take(&[first, second], model),
@@ -54,24 +63,23 @@ fn decode(model: &mut ModelBox) -> Vec<Result<u32, ErrorKind>> {
     tokens
 }
 
-/// A generation's life with these failures of the driver. Returns its tokens, and how many graphs were started.
-fn life(simulator: &Simulator, failures: &[(&str, u64, i32)]) -> (Vec<Result<u32, ErrorKind>>, u64) {
+/// A generation's life with these failures of the driver. Returns its tokens.
+fn life(
+    simulator: &Simulator,
+    (context, steps): (Context, u32),
+    failures: &[(&str, u64, i32)],
+) -> Vec<Result<u32, ErrorKind>> {
     let mut backend = open(met_cuda::root_module()).unwrap();
     let mut model = load(&mut backend, MODEL).unwrap();
     simulator.reset();
     for &(function, n, code) in failures {
         simulator.fail_of(function, n, code);
     }
-    let tokens = decode(&mut model);
-    let ledger: u64 = backend
-        .ledger()
-        .unwrap()
-        .iter()
-        .filter(|e| e.kind == met_backend_api::ResourceKind::Memory)
-        .map(|e| e.bytes)
-        .sum();
-    assert_eq!(ledger, simulator.live().0, "{failures:?}");
-    let started = simulator.calls_of("cuGraphLaunch");
+    let tokens = decode(&mut model, context, steps);
+    let entries = backend.ledger().unwrap();
+    let memory = entries.iter().filter(|entry| entry.kind == ResourceKind::Memory);
+    let held: u64 = memory.map(|entry| entry.bytes).sum();
+    assert_eq!(held, simulator.live().0, "{failures:?}");
     // What fails is named, and given back at the second attempt, unless the context is lost.
     let _ = model.release_pools();
     drop(model);
@@ -80,46 +88,52 @@ fn life(simulator: &Simulator, failures: &[(&str, u64, i32)]) -> (Vec<Result<u32
     }
     drop(backend);
     simulator.assert_empty(&format!("{failures:?}"));
-    (tokens, started)
+    tokens
 }
 
 #[test]
 fn graphs_give_the_tokens_of_plain_launches_whatever_fails() {
     let simulator = simulator();
     simulator.set("threads", 2);
-    let (expected, started) = life(simulator, &[]);
-    assert!(expected.iter().all(Result::is_ok), "{expected:?}");
-    let calls = CALLS.map(|name| simulator.calls_of(name));
-    let graphs = calls[0];
-    // One sequence and two, each with one chunk and with two.
-    assert_eq!(graphs, 4, "{calls:?}");
-    assert_eq!(started, 16 - graphs, "all but the first of each");
-    assert_eq!(calls[5], graphs);
+    for (length, expected_graphs) in [((Context::Long, 16), 4), ((Context::Short, 7), 2)] {
+        let expected = life(simulator, length, &[]);
+        assert!(expected.iter().all(Result::is_ok), "{expected:?}");
+        let calls = CALLS.map(|name| simulator.calls_of(name));
+        // Of one sequence and of two, each with one chunk and, where the context is long, with two.
+        let graphs = expected_graphs;
+        let started = u64::from(length.1) - graphs;
+        assert_eq!(calls, [graphs, graphs, graphs, started, graphs, graphs]);
 
-    let never: Vec<_> = (1..=graphs)
-        .map(|n| ("cuStreamBeginCapture_v2", n, OUT_OF_MEMORY))
-        .collect();
-    assert_eq!(life(simulator, &never), (expected.clone(), 0));
+        let never = (1..=graphs).map(|n| ("cuStreamBeginCapture_v2", n, OUT_OF_MEMORY));
+        assert_eq!(life(simulator, length, &never.collect::<Vec<_>>()), expected);
+        assert_eq!(simulator.calls_of("cuGraphLaunch"), 0);
+        if let (Context::Short, _) = length {
+            every_call_fails_once(simulator, &expected, calls, length);
+        }
+    }
+}
 
+fn every_call_fails_once(
+    simulator: &Simulator,
+    expected: &[Result<u32, ErrorKind>],
+    calls: [u64; CALLS.len()],
+    length: (Context, u32),
+) {
     for (name, calls) in CALLS.into_iter().zip(calls) {
         for n in 1..=calls {
             for code in [INVALID_VALUE, OUT_OF_MEMORY, LAUNCH_FAILED] {
-                let (tokens, _) = life(simulator, &[(name, n, code)]);
-                let lost = tokens.iter().position(Result::is_err);
-                match code {
-                    LAUNCH_FAILED => {
-                        let lost = &tokens[lost.unwrap_or(tokens.len())..];
-                        assert!(
-                            lost.iter().all(|token| *token == Err(ErrorKind::Fault)),
-                            "{name} {n}: {tokens:?}"
-                        );
-                        assert_eq!(
-                            tokens[..tokens.len() - lost.len()],
-                            expected[..tokens.len() - lost.len()]
-                        );
-                    }
-                    _ => assert_eq!(tokens, expected, "{name} {n} {code}"),
-                }
+                let tokens = life(simulator, length, &[(name, n, code)]);
+                let lost = tokens.iter().position(Result::is_err).unwrap_or(tokens.len());
+                assert_eq!(tokens[..lost], expected[..lost], "{name} {n} {code}");
+                let lost = &tokens[lost..];
+                assert!(
+                    lost.is_empty() || code == LAUNCH_FAILED,
+                    "{name} {n} {code}: {tokens:?}"
+                );
+                assert!(
+                    lost.iter().all(|token| *token == Err(ErrorKind::Fault)),
+                    "{name} {n}: {tokens:?}"
+                );
             }
         }
     }
