@@ -185,31 +185,16 @@ pub trait Ops {
     fn write_block(&mut self, kv: &mut Self::KvCache, block: u32, data: &[u8]) -> Result<()>;
 
     /// `slots` recurrent states of `values` f32 each, on the ledger under `owner`.
-    fn alloc_state(&mut self, _owner: &str, _slots: usize, _values: usize) -> Result<Self::State> {
-        Err(lacking())
-    }
+    fn alloc_state(&mut self, _owner: &str, _slots: usize, _values: usize) -> Result<Self::State>;
     /// Releases them and returns their bytes.
-    fn release_state(&mut self, _state: Self::State) -> Result<u64> {
-        Err(lacking())
-    }
+    fn release_state(&mut self, state: Self::State) -> Result<u64>;
     /// `to[to_slot] = from[slot]`, all values.
-    fn copy_state(
-        &mut self,
-        _from: &Self::State,
-        _slot: u32,
-        _to: &mut Self::State,
-        _to_slot: u32,
-    ) -> Result<()> {
-        Err(lacking())
-    }
+    fn copy_state(&mut self, from: &Self::State, slot: u32, to: &mut Self::State, to_slot: u32)
+    -> Result<()>;
     /// Copies a slot to `data`, after all work before it.
-    fn read_state(&mut self, _state: &Self::State, _slot: u32, _data: &mut [u8]) -> Result<()> {
-        Err(lacking())
-    }
+    fn read_state(&mut self, state: &Self::State, slot: u32, data: &mut [u8]) -> Result<()>;
     /// Fills a slot from `data`.
-    fn write_state(&mut self, _state: &mut Self::State, _slot: u32, _data: &[u8]) -> Result<()> {
-        Err(lacking())
-    }
+    fn write_state(&mut self, state: &mut Self::State, slot: u32, data: &[u8]) -> Result<()>;
 
     /// Makes a step's metadata readable to the operations. Every index in it has been checked.
     fn begin(&mut self, step: &StepRows<'_>) -> Result<Self::Step>;
@@ -272,17 +257,9 @@ pub trait Ops {
     /// `x *= factor` (Granite's multipliers, Gemma's embedding scale).
     fn scale(&mut self, x: &mut Self::Tensor, rows: usize, factor: f32) -> Result<()>;
     /// `x = cap · tanh(x / cap)` (Gemma 2's logits).
-    ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where an implementation lacks it.
-    fn softcap(&mut self, _x: &mut Self::Tensor, _rows: usize, _cap: f32) -> Result<()> {
-        Err(Error::invalid(
-            "this backend can't cap logits, which the model asks for; load it with another backend",
-        ))
-    }
+    fn softcap(&mut self, x: &mut Self::Tensor, rows: usize, cap: f32) -> Result<()>;
     /// `x[t] *= sigmoid(gate[t])`; `gate` is `[rows, 1]`.
-    fn gate_rows(&mut self, _x: &mut Self::Tensor, _gate: &Self::Tensor, _rows: usize) -> Result<()> {
-        Err(lacking())
-    }
+    fn gate_rows(&mut self, x: &mut Self::Tensor, gate: &Self::Tensor, rows: usize) -> Result<()>;
     /// Causal convolution of each channel along its sequence, and SiLU:
     /// `out[t][c] = silu(bias[c] + Σ_i weight[c][i] · x[t - (taps - 1) + i][c])`.
     ///
@@ -291,16 +268,14 @@ pub trait Ops {
     #[allow(clippy::too_many_arguments)]
     fn conv(
         &mut self,
-        _x: &Self::Tensor,
-        _weight: &Self::Vector,
-        _bias: Option<&Self::Vector>,
-        _taps: usize,
-        _place: Place<'_, Self::State>,
-        _step: &Self::Step,
-        _out: &mut Self::Tensor,
-    ) -> Result<()> {
-        Err(lacking())
-    }
+        x: &Self::Tensor,
+        weight: &Self::Vector,
+        bias: Option<&Self::Vector>,
+        taps: usize,
+        place: Place<'_, Self::State>,
+        step: &Self::Step,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
     /// The selective scan of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs"). For each head, with group `g`:
     /// `Δ = softplus(dt + dt_bias)`, `h = exp(Δ · a) · h + Δ · x ⊗ B[g]`, `out = h · C[g] + d · x`.
     ///
@@ -309,15 +284,13 @@ pub trait Ops {
     /// begins with zeros, whatever its slot holds.
     fn scan(
         &mut self,
-        _xbc: &Self::Tensor,
-        _dt: &Self::Tensor,
-        _weights: &ScanWeights<'_, Self::Vector>,
-        _place: Place<'_, Self::State>,
-        _step: &Self::Step,
-        _out: &mut Self::Tensor,
-    ) -> Result<()> {
-        Err(lacking())
-    }
+        xbc: &Self::Tensor,
+        dt: &Self::Tensor,
+        weights: &ScanWeights<'_, Self::Vector>,
+        place: Place<'_, Self::State>,
+        step: &Self::Step,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
     /// The gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks"). For each value head, whose
     /// key head is `head / (value_heads / key_heads)`, with q and k divided by their norm, `√(Σx² + 1e-6)`, and q by
     /// `√key_dim`:
@@ -329,56 +302,48 @@ pub trait Ops {
     #[allow(clippy::too_many_arguments)]
     fn delta_rule(
         &mut self,
-        _qkv: &Self::Tensor,
-        _alpha: &Self::Tensor,
-        _beta: &Self::Tensor,
-        _weights: &DeltaWeights<'_, Self::Vector>,
-        _place: Place<'_, Self::State>,
-        _step: &Self::Step,
-        _out: &mut Self::Tensor,
-    ) -> Result<()> {
-        Err(lacking())
-    }
+        qkv: &Self::Tensor,
+        alpha: &Self::Tensor,
+        beta: &Self::Tensor,
+        weights: &DeltaWeights<'_, Self::Vector>,
+        place: Place<'_, Self::State>,
+        step: &Self::Step,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
     /// Chooses the `chosen` most probable of `experts` for each row of `logits`, the lowest number among equals.
     ///
     /// A row of `routing` is the experts' numbers, the most probable first, then their weights: their softmax over
     /// all experts, or over the chosen ones where `normalised`.
     fn route(
         &mut self,
-        _logits: &Self::Tensor,
-        _rows: usize,
-        _experts: usize,
-        _chosen: usize,
-        _normalised: bool,
-        _routing: &mut Self::Tensor,
-    ) -> Result<()> {
-        Err(lacking())
-    }
+        logits: &Self::Tensor,
+        rows: usize,
+        experts: usize,
+        chosen: usize,
+        normalised: bool,
+        routing: &mut Self::Tensor,
+    ) -> Result<()>;
     /// The product of each row with the part of `weight`, `[experts · out, in]`, that belongs to each of its experts:
     /// `out[t · chosen + j] = weight[expert j of t] · x[t]`, or `· x[t · chosen + j]` where `x` is `spread` like that.
     #[allow(clippy::too_many_arguments)]
     fn expert_linear(
         &mut self,
-        _x: &Self::Tensor,
-        _spread: bool,
-        _rows: usize,
-        _weight: &Self::Weight,
-        _experts: usize,
-        _routing: &Self::Tensor,
-        _out: &mut Self::Tensor,
-    ) -> Result<()> {
-        Err(lacking())
-    }
+        x: &Self::Tensor,
+        spread: bool,
+        rows: usize,
+        weight: &Self::Weight,
+        experts: usize,
+        routing: &Self::Tensor,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
     /// `out[t] = Σ_j weight j of t · x[t · chosen + j]`.
     fn combine(
         &mut self,
-        _x: &Self::Tensor,
-        _routing: &Self::Tensor,
-        _rows: usize,
-        _out: &mut Self::Tensor,
-    ) -> Result<()> {
-        Err(lacking())
-    }
+        x: &Self::Tensor,
+        routing: &Self::Tensor,
+        rows: usize,
+        out: &mut Self::Tensor,
+    ) -> Result<()>;
     /// `residual += x`.
     fn add(&mut self, residual: &mut Self::Tensor, x: &Self::Tensor, rows: usize) -> Result<()>;
     /// `out[i] = x[rows[i]]`: keeps the rows whose logits are wanted.
@@ -414,8 +379,4 @@ pub trait Ops {
     fn download(&mut self, x: &Self::Tensor, rows: usize, data: &mut [f32]) -> Result<()>;
     /// Waits for all work.
     fn synchronize(&mut self) -> Result<()>;
-}
-
-fn lacking() -> Error {
-    Error::invalid("this backend lacks an operation of the model; load it with another backend")
 }

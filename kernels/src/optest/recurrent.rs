@@ -259,7 +259,7 @@ fn kinds() -> impl Iterator<Item = Kind> {
         (17, 2, false),
         (80, 4, true),
         (33, 1, true),
-        (70, 5, false),
+        (130, 5, false),
     ];
     let conv = conv.map(|(channels, taps, bias)| Kind::Conv { channels, taps, bias });
     let scan = [
@@ -268,6 +268,7 @@ fn kinds() -> impl Iterator<Item = Kind> {
         (4, 16, 2, 16),
         (2, 8, 1, 128),
         (6, 3, 3, 40),
+        (1, 19, 1, 130),
     ];
     let scan = scan.map(|(heads, head_dim, groups, state_dim)| {
         Kind::Scan(ScanShape {
@@ -283,6 +284,7 @@ fn kinds() -> impl Iterator<Item = Kind> {
         (2, 4, 16, 16),
         (1, 2, 64, 128),
         (3, 3, 40, 72),
+        (1, 1, 130, 3),
     ];
     let delta = delta.map(|(key_heads, value_heads, key_dim, value_dim)| {
         Kind::Delta(DeltaShape {
