@@ -17,7 +17,7 @@ use met_kernels::{Error, ErrorKind, Kind, Ledger, Result, Serial};
 /// Owner label of the graphs.
 const OWNER: &str = "decode graphs";
 /// Lists that are known at a time: the one not met for longest goes.
-const MOST: usize = 32;
+const MOST: usize = 64;
 
 /// Lists of launches that were met, the latest last.
 #[derive(Debug)]
