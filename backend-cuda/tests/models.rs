@@ -8,21 +8,35 @@ use support::{
     simulator,
 };
 
-/// Every tiny model: its file and some of its tokens.
+/// Every tiny model, of every weight type, and a model of every architecture: its file or folder, and some tokens.
 fn models() -> Vec<(String, Vec<u32>)> {
-    let files = std::fs::read_dir(fixture("")).unwrap();
+    let read = |file: String| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(fixture(&file)).unwrap()).unwrap()
+    };
+    let tokens = |json: &serde_json::Value| serde_json::from_value(json["tokens"].clone()).unwrap();
+    let tiny = names("", |name| name.starts_with("tiny-") && name.ends_with(".json"));
+    let tiny = tiny.into_iter().map(|name| {
+        let json = read(name);
+        (json["model"].as_str().unwrap().to_owned(), tokens(&json))
+    });
+    let architectures = names("architectures", |name| !name.contains('.'));
+    let architectures = architectures.into_iter().map(|name| {
+        let folder = format!("architectures/{name}");
+        let json = read(format!("{folder}/expected.json"));
+        (folder, tokens(&json))
+    });
+    tiny.chain(architectures).collect()
+}
+
+/// Names in a folder of the fixtures, sorted.
+fn names(folder: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let files = std::fs::read_dir(fixture(folder)).unwrap();
     let mut names: Vec<_> = files
         .map(|file| file.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.starts_with("tiny-") && name.ends_with(".json"))
+        .filter(|name| is_wanted(name))
         .collect();
     names.sort();
-    let read = |name: String| {
-        let text = std::fs::read_to_string(fixture(&name)).unwrap();
-        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let tokens = serde_json::from_value(json["tokens"].clone()).unwrap();
-        (json["model"].as_str().unwrap().to_owned(), tokens)
-    };
-    names.into_iter().map(read).collect()
+    names
 }
 
 /// Ways to draw: greedily, and by seed.
@@ -72,10 +86,10 @@ fn differences(name: &str, tokens: &[u32]) -> [usize; 2] {
 }
 
 #[test]
-fn every_tiny_model_gives_the_cpu_backends_tokens() {
+fn every_model_gives_the_cpu_backends_tokens() {
     let simulator = simulator();
     let models = models();
-    assert!(models.len() >= 17);
+    assert!(models.len() >= 17 + 6);
     let mut all = [0; 2];
     for (name, tokens) in &models {
         let found = differences(name, tokens);

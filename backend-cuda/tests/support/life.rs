@@ -103,14 +103,15 @@ pub struct Drawn {
 
 /// One step; a token for each part.
 pub fn step(model: &mut impl Steps, parts: &[Part]) -> Result<Vec<Drawn>, Error> {
-    let rows: Vec<_> = parts
-        .iter()
-        .map(|part| Row {
+    let has_states = model.about().state_slots > 0;
+    let rows: Vec<_> = (0u32..)
+        .zip(parts)
+        .map(|(slot, part)| Row {
             tokens: RSlice::from_slice(&part.tokens),
             input: RNone,
             position: part.position,
             blocks: RSlice::from_slice(&part.blocks),
-            state_slot: NO_SLOT,
+            state_slot: if has_states { slot } else { NO_SLOT },
             want: Want::Token,
             top_logprobs: 2,
             sampling: part.sampling,
