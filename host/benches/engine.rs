@@ -63,6 +63,7 @@ fn measure(sequences: u32) -> Vec<Duration> {
                     stop_tokens: vec![0],
                     top_logprobs: None,
                     bias: Vec::new(),
+                    session: None,
                 };
                 let mut stream = engine.submit(request).expect("room");
                 tokio::spawn(async move { while stream.next().await.is_some() {} })
@@ -165,6 +166,21 @@ impl DeviceIo for Instrument {
         Ok(())
     }
     fn copy_blocks_in(&mut self, _: &[u32], _: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
+    fn save_state(&mut self, _: u32, _: &mut [u8]) -> Result<(), Error> {
+        Ok(())
+    }
+    fn restore_state(&mut self, _: u32, _: u32, _: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
+    fn free_state(&mut self, _: u32) -> Result<(), Error> {
+        Ok(())
+    }
+    fn take_snapshot(&mut self, _: u32, _: u32) -> Result<(), Error> {
+        Ok(())
+    }
+    fn use_snapshot(&mut self, _: u32, _: u32) -> Result<(), Error> {
         Ok(())
     }
     fn synchronize(&mut self, _: u32) -> Result<(), Error> {

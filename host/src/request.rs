@@ -1,11 +1,13 @@
 //! A request in tokens, and the events that answer it: the words that HTTP, the slots, the engine and the
 //! scheduler share.
 
+use std::sync::Arc;
+
 /// How the next token is chosen. Fields as in [`met_backend_api::Sampling`].
 pub use met_backend_api::Sampling;
 
 /// What a client asks for, in tokens. One request gives one sequence; a choice of `n` is a request of its own.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     /// The prompt; at least one token. What was generated before stands at its end.
     pub prompt: Vec<u32>,
@@ -24,6 +26,24 @@ pub struct Request {
     pub top_logprobs: Option<u32>,
     /// Values added to logits: (token, bias), each token once.
     pub bias: Vec<(u32, f32)>,
+    /// The session whose turn this is: what was computed for it is kept for the next turn.
+    pub session: Option<SessionId>,
+}
+
+/// Names a conversation within a generation; given by the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionId(Arc<str>);
+
+impl SessionId {
+    /// Most characters.
+    pub const LONGEST: usize = 128;
+
+    /// A name of 1 to [`LONGEST`](Self::LONGEST) visible ASCII characters; `None` where it is something else.
+    pub fn new(name: &str) -> Option<Self> {
+        let fits =
+            (1..=Self::LONGEST).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
+        fits.then(|| Self(name.into()))
+    }
 }
 
 /// A generated token.

@@ -118,6 +118,7 @@ impl Lives {
             stop_tokens: Vec::new(),
             top_logprobs: None,
             bias: Vec::new(),
+            session: None,
         })?;
         let mut last = None;
         self.runtime.block_on(async {

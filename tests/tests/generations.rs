@@ -54,6 +54,7 @@ fn request(prompt: u32, max_tokens: u32) -> Request {
         stop_tokens: Vec::new(),
         top_logprobs: None,
         bias: Vec::new(),
+        session: None,
     }
 }
 

@@ -42,6 +42,16 @@ pub trait DeviceIo {
     fn copy_blocks_out(&mut self, blocks: &[u32], data: &mut [u8]) -> Result<(), Error>;
     /// Copies blocks from host memory.
     fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), Error>;
+    /// Copies a slot of recurrent state to host memory, `state_bytes` long.
+    fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), Error>;
+    /// Fills a slot of recurrent state with what it was after `position` tokens.
+    fn restore_state(&mut self, slot: u32, position: u32, data: &[u8]) -> Result<(), Error>;
+    /// The sequence of a slot of recurrent state has ended.
+    fn free_state(&mut self, slot: u32) -> Result<(), Error>;
+    /// Copies a slot of recurrent state to a snapshot.
+    fn take_snapshot(&mut self, slot: u32, snapshot: u32) -> Result<(), Error>;
+    /// Copies a snapshot to a slot of recurrent state.
+    fn use_snapshot(&mut self, snapshot: u32, slot: u32) -> Result<(), Error>;
     /// Waits until all work of a stream (0 = default, 1 = prefill) is done.
     fn synchronize(&mut self, stream: u32) -> Result<(), Error>;
     /// Releases every pool, in order.

@@ -12,6 +12,18 @@ pub const REQUESTS_WAITING: &str = "met_requests_waiting";
 pub const KV_BLOCKS_USED: &str = "met_kv_blocks_used";
 /// KV blocks in all.
 pub const KV_BLOCKS_TOTAL: &str = "met_kv_blocks_total";
+/// Of these, those that sessions pin.
+pub const KV_BLOCKS_PINNED: &str = "met_kv_blocks_pinned";
+/// Sessions whose last turn is kept.
+pub const SESSIONS: &str = "met_sessions";
+/// Slots of recurrent state held.
+pub const STATE_SLOTS_USED: &str = "met_state_slots_used";
+/// Slots of recurrent state in all.
+pub const STATE_SLOTS_TOTAL: &str = "met_state_slots_total";
+/// Snapshots of recurrent state that hold something.
+pub const SNAPSHOTS_USED: &str = "met_state_snapshots_used";
+/// Snapshots in all.
+pub const SNAPSHOTS_TOTAL: &str = "met_state_snapshots_total";
 /// Prompt tokens computed.
 pub const PROMPT_TOKENS: &str = "met_prompt_tokens_total";
 /// Prompt tokens that were found in the cache.
@@ -31,6 +43,10 @@ pub(super) struct Meter {
     waiting: Gauge,
     blocks_used: Gauge,
     blocks_total: Gauge,
+    blocks_pinned: Gauge,
+    sessions: Gauge,
+    state_slots: (Gauge, Gauge),
+    snapshots: (Gauge, Gauge),
     prompt_tokens: Counter,
     cached_tokens: Counter,
     generated_tokens: Counter,
@@ -48,6 +64,16 @@ impl Meter {
             waiting: gauge!(REQUESTS_WAITING, &[label()]),
             blocks_used: gauge!(KV_BLOCKS_USED, &[label()]),
             blocks_total: gauge!(KV_BLOCKS_TOTAL, &[label()]),
+            blocks_pinned: gauge!(KV_BLOCKS_PINNED, &[label()]),
+            sessions: gauge!(SESSIONS, &[label()]),
+            state_slots: (
+                gauge!(STATE_SLOTS_USED, &[label()]),
+                gauge!(STATE_SLOTS_TOTAL, &[label()]),
+            ),
+            snapshots: (
+                gauge!(SNAPSHOTS_USED, &[label()]),
+                gauge!(SNAPSHOTS_TOTAL, &[label()]),
+            ),
             prompt_tokens: counter!(PROMPT_TOKENS, &[label()]),
             cached_tokens: counter!(CACHED_TOKENS, &[label()]),
             generated_tokens: counter!(GENERATED_TOKENS, &[label()]),
@@ -72,6 +98,12 @@ impl Meter {
             .set(f64::from(now.waiting + now.preempted + now.swapped));
         self.blocks_used.set(f64::from(now.blocks_used));
         self.blocks_total.set(f64::from(now.blocks_total));
+        self.blocks_pinned.set(f64::from(now.blocks_pinned));
+        self.sessions.set(f64::from(now.sessions));
+        self.state_slots.0.set(f64::from(now.state_slots_used));
+        self.state_slots.1.set(f64::from(now.state_slots_total));
+        self.snapshots.0.set(f64::from(now.snapshots_used));
+        self.snapshots.1.set(f64::from(now.snapshots_total));
         self.prompt_tokens
             .increment(now.prompt_tokens - before.prompt_tokens);
         self.cached_tokens

@@ -13,6 +13,7 @@ mod device;
 mod inbox;
 mod meter;
 mod parked;
+mod perform;
 mod report;
 mod run;
 mod snapshot;
@@ -25,15 +26,16 @@ mod tests;
 
 pub use device::{DeviceIo, OpenFailure};
 pub use meter::{
-    CACHED_TOKENS, GENERATED_TOKENS, INTER_TOKEN, KV_BLOCKS_TOTAL, KV_BLOCKS_USED, PREEMPTIONS,
-    PROMPT_TOKENS, REQUESTS_RUNNING, REQUESTS_WAITING, TIME_TO_FIRST_TOKEN,
+    CACHED_TOKENS, GENERATED_TOKENS, INTER_TOKEN, KV_BLOCKS_PINNED, KV_BLOCKS_TOTAL, KV_BLOCKS_USED,
+    PREEMPTIONS, PROMPT_TOKENS, REQUESTS_RUNNING, REQUESTS_WAITING, SESSIONS, SNAPSHOTS_TOTAL,
+    SNAPSHOTS_USED, STATE_SLOTS_TOTAL, STATE_SLOTS_USED, TIME_TO_FIRST_TOKEN,
 };
 pub use report::{GivenUp, LedgerItem, Memory, ReleasedPool, Swept, TeardownReport, TeardownStep};
 pub use snapshot::{EngineState, Snapshot};
 pub use stream::EventStream;
 
 use crate::{
-    request::{Failure, Refused, Request},
+    request::{Refused, Request},
     scheduler::{Limits, Scheduler},
 };
 use inbox::Inbox;
@@ -64,6 +66,10 @@ pub struct EngineOptions {
     pub park_memory: u64,
     /// Bytes of temporary files for those that don't fit there.
     pub park_disk: u64,
+    /// How long a session is kept after its last turn.
+    pub session_ttl: Duration,
+    /// Most sessions that are kept at a time.
+    pub max_sessions: u32,
     /// How long the calls of a teardown may take together before it is reported as stuck.
     pub teardown: Duration,
 }
@@ -76,6 +82,8 @@ impl Default for EngineOptions {
             slow_client: Duration::from_secs(30),
             park_memory: 1 << 30,
             park_disk: 4 << 30,
+            session_ttl: Duration::from_secs(600),
+            max_sessions: 256,
             teardown: Duration::from_secs(10),
         }
     }
@@ -337,7 +345,11 @@ impl Life {
     ) {
         let opened = self.board.calling("load", open);
         let checked = opened.and_then(|device| match Limits::of(device.model()) {
-            Ok(limits) => Ok((device, limits)),
+            Ok(mut limits) => {
+                limits.session_ttl = self.options.session_ttl;
+                limits.max_sessions = self.options.max_sessions;
+                Ok((device, limits))
+            }
             Err(problem) => Err(OpenFailure {
                 error: Error::bug(problem),
                 device: Some(device),
@@ -375,15 +387,9 @@ impl Life {
         if !told(loaded, Ok(info)) {
             self.inbox.stop(Instant::now());
         }
-        let failure = match catch_unwind(AssertUnwindSafe(|| runner.serve())) {
-            Ok(()) => Failure::Draining,
-            Err(_) => Failure::Backend("the engine has failed".into()),
-        };
+        let served = catch_unwind(AssertUnwindSafe(|| runner.serve()));
         self.inbox.close();
-        teardown::step(&self.board, "finish requests", || {
-            runner.finish(failure);
-            Ok(())
-        });
+        teardown::shut_down(&mut runner, served.is_ok());
         teardown::tear_down(runner.device, &self.board);
         self.board.set_ended();
     }

@@ -1,4 +1,4 @@
-//! What parked sequences had in their blocks: in host memory within a budget, and past it in files that have no name,
+//! What parked sequences had in their blocks and their slot of recurrent state: in host memory within a budget, and past it in files that have no name,
 //! so that the system removes them however this process ends.
 
 use crate::scheduler::RequestId;
@@ -77,6 +77,12 @@ impl Parked {
         }
     }
 
+    /// Keeps nothing any more. Files go as they are closed.
+    pub fn clear(&mut self) {
+        self.kept.clear();
+        (self.memory.used, self.disk.used) = (0, 0);
+    }
+
     /// Keeps nothing under this name any more.
     pub fn forget(&mut self, id: RequestId) {
         match self.kept.remove(&id) {
@@ -111,6 +117,9 @@ mod tests {
         assert!(parked.take(RequestId(1)).is_err());
         parked.forget(RequestId(3));
         parked.forget(RequestId(3));
+        parked.put(RequestId(4), vec![0; 12]).expect("kept");
+        parked.clear();
+        assert!(parked.take(RequestId(4)).is_err());
         assert_eq!((parked.memory.used, parked.disk.used), (0, 0));
     }
 }

@@ -91,6 +91,8 @@ pub struct TeardownReport {
     pub steps: Vec<TeardownStep>,
     /// Requests that left with all that they had given, to go on in another generation.
     pub moved: u32,
+    /// Sessions that were ended.
+    pub sessions: u32,
     /// Requests that were not finished by the deadline.
     pub given_up: GivenUp,
     /// The pools in the order of their release.

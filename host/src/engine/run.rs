@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     request::{Event, Failure},
-    scheduler::{Copy, Counts, Effect, Input, RequestId, Scheduler},
+    scheduler::{Counts, DeviceOp, Effect, Input, RequestId, Scheduler},
 };
 use met_backend_api::{Batch, Error, RowOutput, Ticket, TokenLogprob, sdk::Output};
 use std::{
@@ -26,15 +26,17 @@ const IDLE: Duration = Duration::from_secs(1);
 
 pub(super) struct Runner<'a> {
     pub device: Box<dyn DeviceIo>,
-    scheduler: Scheduler,
+    pub(super) scheduler: Scheduler,
     inbox: &'a Inbox,
-    board: &'a Board,
+    pub(super) board: &'a Board,
     meter: Meter,
     options: EngineOptions,
     /// Room that a channel needs for what may still come once its sequence is paused.
     reserve: usize,
     clients: HashMap<RequestId, Client>,
-    parked: Parked,
+    pub(super) parked: Parked,
+    /// What the time of sessions counts from.
+    began: Instant,
     /// Steps in flight and when they were submitted.
     tickets: VecDeque<(Ticket, Instant)>,
     last_ticket: Ticket,
@@ -71,6 +73,7 @@ impl<'a> Runner<'a> {
             reserve,
             clients: HashMap::new(),
             parked: Parked::new(options.park_memory, options.park_disk),
+            began: Instant::now(),
             tickets: VecDeque::new(),
             last_ticket: 0,
             last_collected: Instant::now(),
@@ -92,45 +95,74 @@ impl<'a> Runner<'a> {
         self.refresh(Instant::now());
     }
 
-    /// Serves until told to stop, and then until no request is left or the deadline has passed.
+    /// Serves until told to stop.
     pub fn serve(&mut self) {
         let mut patience = Duration::ZERO;
-        loop {
-            self.receive(patience);
-            // Published before each wait for the device, so that it is true meanwhile.
-            loop {
-                let is_planned = self.scheduler.plan();
-                let has_copied = self.copy();
-                if is_planned {
-                    self.publish();
-                    self.submit();
-                } else if !has_copied {
-                    break;
-                }
-            }
-            self.publish();
-            self.refresh(Instant::now());
-            patience = if self.tickets.is_empty() {
-                IDLE
-            } else {
-                Duration::ZERO
-            };
-            self.collect();
-            if let Some(deadline) = self.stop {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if self.scheduler.is_empty() || left.is_zero() {
-                    return;
-                }
-                patience = patience.min(left);
-            }
+        while self.stop.is_none() {
+            patience = self.turn(patience);
         }
     }
 
-    /// Collects the steps in flight and gives up every request that is left.
-    pub fn finish(&mut self, failure: Failure) {
-        while !self.tickets.is_empty() {
-            self.collect();
+    /// Runs what is left until no request is, or the deadline has passed.
+    pub fn finish(&mut self) {
+        let mut patience = Duration::ZERO;
+        while let Some(deadline) = self.stop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.scheduler.is_empty() && self.tickets.is_empty() || left.is_zero() {
+                return;
+            }
+            patience = self.turn(patience.min(left));
         }
+    }
+
+    /// Takes what arrived within `patience`, runs the steps that may be, and hands out what the oldest gave. Returns
+    /// how long there is nothing to do but to wait.
+    fn turn(&mut self, patience: Duration) -> Duration {
+        self.receive(patience);
+        // Published before each wait for the device, so that it is true meanwhile.
+        loop {
+            self.scheduler.plan();
+            let has_performed = self.perform();
+            if self.scheduler.has_plan() {
+                self.publish();
+                self.submit();
+            } else if !has_performed {
+                break;
+            }
+        }
+        self.publish();
+        self.refresh(Instant::now());
+        let is_idle = self.tickets.is_empty();
+        if let Err(error) = self.collect() {
+            tracing::warn!(kind = ?error.kind, "a step failed: {error}");
+        }
+        match self.scheduler.next_session_end() {
+            _ if !is_idle => Duration::ZERO,
+            Some(end) => IDLE.min(end.saturating_sub(self.began.elapsed())),
+            None => IDLE,
+        }
+    }
+
+    /// Collects the steps in flight. The first error is returned once all are.
+    pub fn drain(&mut self) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        while !self.tickets.is_empty() {
+            outcome = outcome.and(self.collect());
+        }
+        outcome
+    }
+
+    /// Ends every session: its blocks and snapshots are free.
+    pub fn end_sessions(&mut self) {
+        let sessions = self.scheduler.counts().sessions;
+        self.tell(Input::EndSessions);
+        self.publish();
+        self.board.report(|report| report.sessions = sessions);
+    }
+
+    /// Collects the steps in flight and gives up every request that is left, each with its own reason.
+    pub fn give_up(&mut self, failure: Failure) -> Result<(), Error> {
+        let outcome = self.drain();
         let Counts {
             waiting,
             prefilling,
@@ -154,6 +186,24 @@ impl<'a> Runner<'a> {
                 swapped,
             }
         });
+        outcome
+    }
+
+    /// Lets go of what was kept of parked sequences, in memory and in files.
+    pub fn forget_parked(&mut self) {
+        self.parked.clear();
+    }
+
+    /// Frees the slots of state that sequences held to their end. The first error is returned once all were tried.
+    pub fn free_states(&mut self) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        while let Some(op) = self.scheduler.next_op() {
+            if let DeviceOp::FreeState { slot } = op {
+                let freed = self.board.calling("free_state", || self.device.free_state(slot));
+                outcome = outcome.and(freed);
+            }
+        }
+        outcome
     }
 
     /// Takes what arrived, waiting for it for at most `patience`.
@@ -193,54 +243,12 @@ impl<'a> Runner<'a> {
 
     /// Lets every request go, with the tokens of the steps in flight.
     fn move_out(&mut self) {
-        while !self.tickets.is_empty() {
-            self.collect();
+        if let Err(error) = self.drain() {
+            tracing::warn!(kind = ?error.kind, "a step failed: {error}");
         }
         let moved = self.clients.len() as u32;
         self.tell(Input::MoveOut);
         self.board.report(|report| report.moved += moved);
-    }
-
-    /// Makes the copies that are to be made. Whether there were any.
-    fn copy(&mut self) -> bool {
-        let mut has_copied = false;
-        while let Some(copy) = self.scheduler.next_copy() {
-            let began = Instant::now();
-            let outcome = match &copy {
-                Copy::Out { id, blocks } => self.copy_out(*id, blocks),
-                Copy::In { id, blocks } => self.copy_in(*id, blocks),
-            };
-            if let Err(problem) = &outcome {
-                tracing::warn!("a parked request is computed again: {problem}");
-            }
-            self.tell(Input::copied(&copy, outcome == Ok(true), began.elapsed()));
-            has_copied = true;
-        }
-        has_copied
-    }
-
-    /// False where there is no room to keep it.
-    fn copy_out(&mut self, id: RequestId, blocks: &[u32]) -> Result<bool, String> {
-        let bytes = blocks.len() as u64 * self.device.model().block_bytes;
-        if !self.parked.has_room(bytes) {
-            return Ok(false);
-        }
-        let mut data = vec![0; usize::try_from(bytes).map_err(|error| error.to_string())?];
-        let copied = self.board.calling("copy_blocks_out", || {
-            self.device.copy_blocks_out(blocks, &mut data)
-        });
-        copied.map_err(|error| error.to_string())?;
-        self.parked.put(id, data).map_err(|error| error.to_string())?;
-        Ok(true)
-    }
-
-    fn copy_in(&mut self, id: RequestId, blocks: &[u32]) -> Result<bool, String> {
-        let data = self.parked.take(id).map_err(|error| error.to_string())?;
-        let copied = self
-            .board
-            .calling("copy_blocks_in", || self.device.copy_blocks_in(blocks, &data));
-        copied.map_err(|error| error.to_string())?;
-        Ok(true)
     }
 
     fn submit(&mut self) {
@@ -272,9 +280,9 @@ impl<'a> Runner<'a> {
     }
 
     /// Waits for the oldest step in flight, where there is one, and hands out what it gave.
-    fn collect(&mut self) {
+    fn collect(&mut self) -> Result<(), Error> {
         let Some((ticket, submitted)) = self.tickets.pop_front() else {
-            return;
+            return Ok(());
         };
         let (row_count, top_count) = self.scheduler.oldest_sizes();
         let (mut rows, mut top) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.top));
@@ -290,7 +298,7 @@ impl<'a> Runner<'a> {
         let outcome = self.board.calling("collect", || self.device.collect(ticket, out));
         let began = submitted.max(self.last_collected);
         self.last_collected = Instant::now();
-        match outcome {
+        match &outcome {
             Ok(()) => {
                 let elapsed = self.last_collected - began;
                 self.tell(Input::Collected {
@@ -299,16 +307,14 @@ impl<'a> Runner<'a> {
                     elapsed,
                 });
             }
-            Err(error) => {
-                tracing::warn!(kind = ?error.kind, ticket, "a step failed: {error}");
-                self.tell(Input::CollectFailed { error: &error });
-            }
+            Err(error) => self.tell(Input::CollectFailed { error }),
         }
         (self.rows, self.top) = (rows, top);
+        outcome
     }
 
     /// Tells the scheduler, and does what it wants done.
-    fn tell(&mut self, input: Input<'_>) {
+    pub(super) fn tell(&mut self, input: Input<'_>) {
         let was_fenced = self.scheduler.is_fenced();
         self.scheduler.handle(input, &mut self.effects);
         if let Some(reason) = self.scheduler.fence_reason().filter(|_| !was_fenced) {
@@ -383,6 +389,9 @@ impl<'a> Runner<'a> {
             return;
         }
         self.last_refresh = Some(now);
+        let since = now.saturating_duration_since(self.began);
+        self.tell(Input::Tick { now: since });
+        self.publish();
         let patience = self.options.slow_client;
         let slow = |client: &Client| {
             client

@@ -1,12 +1,43 @@
 //! The end of a generation's device: every step attempted whatever happened before it, and reported.
 
-use super::{DeviceIo, report::LedgerItem, snapshot::Board};
-use crate::engine::report::{ReleasedPool, Swept, TeardownStep};
+use super::{
+    DeviceIo,
+    report::{LedgerItem, ReleasedPool, Swept, TeardownStep},
+    run::Runner,
+    snapshot::Board,
+};
+use crate::request::Failure;
 use met_backend_api::Error;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     time::Instant,
 };
+
+/// Ends what is served: the steps in flight, the sessions, the requests (those that can be finished until the deadline
+/// are, unless the engine's own code has failed), and all that was kept for them. Each step is attempted whatever
+/// happened before it.
+pub(super) fn shut_down(runner: &mut Runner<'_>, is_sound: bool) {
+    let board = runner.board;
+    step(board, "drain pipeline", || runner.drain());
+    deed(board, "end sessions", || runner.end_sessions());
+    let is_sound = is_sound && deed(board, "finish requests", || runner.finish());
+    let failure = match is_sound {
+        true => Failure::Draining,
+        false => Failure::Backend("the engine has failed".into()),
+    };
+    step(board, "give up requests", || runner.give_up(failure));
+    deed(board, "delete parked copies", || runner.forget_parked());
+    step(board, "free state slots", || runner.free_states());
+}
+
+/// Makes a step that fails only where it panics. Whether it did not.
+fn deed(board: &Board, name: &'static str, deed: impl FnOnce()) -> bool {
+    let made = step(board, name, || {
+        deed();
+        Ok(())
+    });
+    made.is_some()
+}
 
 /// Synchronises, releases, sweeps and drops. Nothing may be in flight. A failed synchronisation doesn't stop
 /// it: refusing to free would leak the whole model.

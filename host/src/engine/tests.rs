@@ -4,7 +4,7 @@ use super::{
     testing::{FakeControls, FakeDevice, error},
     *,
 };
-use crate::request::{Event, FinishReason, Sampling, Stage};
+use crate::request::{Event, Failure, FinishReason, Stage};
 use met_backend_api::ErrorKind;
 
 fn start(
@@ -26,12 +26,8 @@ fn start(
 fn request(prompt: &[u32], max_tokens: u32) -> Request {
     Request {
         prompt: prompt.to_vec(),
-        generated: 0,
         max_tokens,
-        sampling: Sampling::default(),
-        stop_tokens: Vec::new(),
-        top_logprobs: None,
-        bias: Vec::new(),
+        ..Request::default()
     }
 }
 
@@ -242,7 +238,12 @@ fn a_shutdown_finishes_what_runs_and_reports_every_step() {
     assert_eq!(
         steps,
         [
+            "drain pipeline",
+            "end sessions",
             "finish requests",
+            "give up requests",
+            "delete parked copies",
+            "free state slots",
             "memory before",
             "synchronize default stream",
             "synchronize prefill stream",

@@ -183,6 +183,8 @@ impl Job {
                     },
                     top_logprobs: self.logprobs,
                     bias: self.options.bias.clone(),
+                    // One of several choices is what the conversation goes on from, and the first is as good.
+                    session: self.options.session.clone().filter(|_| sequence == 0),
                 });
                 choices.push(self.choice(&lease)?);
             }

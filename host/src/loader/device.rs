@@ -82,6 +82,21 @@ impl DeviceIo for Device {
     fn copy_blocks_in(&mut self, blocks: &[u32], data: &[u8]) -> Result<(), Error> {
         self.loaded()?.copy_blocks_in(blocks, data)
     }
+    fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), Error> {
+        self.loaded()?.save_state(slot, data)
+    }
+    fn restore_state(&mut self, slot: u32, position: u32, data: &[u8]) -> Result<(), Error> {
+        self.loaded()?.restore_state(slot, position, data)
+    }
+    fn free_state(&mut self, slot: u32) -> Result<(), Error> {
+        self.loaded()?.free_state(slot)
+    }
+    fn take_snapshot(&mut self, slot: u32, snapshot: u32) -> Result<(), Error> {
+        self.loaded()?.take_snapshot(slot, snapshot)
+    }
+    fn use_snapshot(&mut self, snapshot: u32, slot: u32) -> Result<(), Error> {
+        self.loaded()?.use_snapshot(snapshot, slot)
+    }
     fn synchronize(&mut self, stream: u32) -> Result<(), Error> {
         self.backend.synchronize(stream)
     }

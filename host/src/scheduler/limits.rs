@@ -2,6 +2,7 @@
 
 use crate::request::{Refused, Request};
 use met_backend_api::ModelInfo;
+use std::time::Duration;
 
 /// Most entries of [`Request::top_logprobs`].
 pub const MAX_TOP_LOGPROBS: u32 = 20;
@@ -27,21 +28,49 @@ pub struct Limits {
     pub parks: bool,
     /// Steps that may be outstanding on the device.
     pub max_in_flight: u32,
+    /// Slots of recurrent state; 0 for models without.
+    pub state_slots: u32,
+    /// Bytes of one.
+    pub state_bytes: u64,
+    /// Snapshots of recurrent state.
+    pub snapshot_slots: u32,
+    /// Most sessions that are kept at a time.
+    pub max_sessions: u32,
+    /// How long a session is kept after its last turn.
+    pub session_ttl: Duration,
 }
+
+/// Sessions that are kept where nobody says otherwise, and for how long.
+const MAX_SESSIONS: u32 = 256;
+const SESSION_TTL: Duration = Duration::from_secs(600);
 
 impl Limits {
     /// The limits of a loaded model; an error where one of its sizes leaves nothing to serve with.
     pub fn of(model: &ModelInfo) -> Result<Self, String> {
+        // Each that runs holds a slot of state.
+        let slots = match model.state_slots {
+            0 => u32::MAX,
+            slots => slots,
+        };
         let limits = Self {
             context: model.context_length,
             block_size: model.block_size,
             block_count: model.block_count,
             vocab_size: model.vocab_size,
-            max_running: model.max_rows.min(model.max_batch_tokens),
+            max_running: model.max_rows.min(model.max_batch_tokens).min(slots),
             max_batch_tokens: model.max_batch_tokens,
             block_bytes: model.block_bytes,
             parks: true,
             max_in_flight: model.max_in_flight,
+            state_slots: model.state_slots,
+            state_bytes: model.state_bytes,
+            snapshot_slots: if model.state_slots == 0 {
+                0
+            } else {
+                model.snapshot_slots
+            },
+            max_sessions: MAX_SESSIONS,
+            session_ttl: SESSION_TTL,
         };
         let sizes = [
             ("context_length", limits.context),

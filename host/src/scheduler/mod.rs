@@ -5,7 +5,7 @@
 //! submits its [`batch`](Scheduler::batch), and tells what came of it:
 //!
 //! ```text
-//! handle(Submit, Cancel, ...)* ─ plan ─ { next_copy ─ handle(Copied) }* ─ handle(Submitted | SubmitFailed) ─ handle(Collected | CollectFailed)
+//! handle(Submit, Cancel, ...)* ─ plan ─ { next_op ─ handle(OpDone) }* ─ handle(Submitted | SubmitFailed) ─ { next_op ─ handle(OpDone) }* ─ handle(Collected | CollectFailed)
 //! ```
 //!
 //! What stays true:
@@ -15,154 +15,46 @@
 //! - A block that is written to is in one table; one that is full and computed may be in several, and is kept for
 //!   later requests that begin alike until it is needed. The blocks of a step in flight stay with their sequence
 //!   until the step comes back.
+//! - Of a model with recurrent state, a sequence that holds blocks holds a slot, whose state has seen the tokens that
+//!   are placed, or will be begun anew.
 //! - While steps are in flight, a sequence knows its tokens up to `pending` ones, which are still on the
 //!   device; they reach the next step as [`SampledBy`].
 
+mod counts;
+mod input;
 mod limits;
+mod ops;
 mod outcome;
 mod pace;
 mod park;
 mod plan;
 mod pool;
 mod prefix;
+mod recurrent;
 mod sequence;
+mod sessions;
 #[cfg(test)]
 pub(crate) mod simulation;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
+pub use counts::Counts;
+pub use input::{Effect, Input};
 pub use limits::{Limits, MAX_TOP_LOGPROBS};
-pub use park::Copy;
+pub use ops::DeviceOp;
 
 use crate::request::{Event, Failure, Request, Stage};
-use met_backend_api::{Error, RowOutput, Ticket, TokenLogprob, abi::SampledBy};
+use met_backend_api::abi::SampledBy;
 use pace::Pace;
 use pool::BlockPool;
 use sequence::{Sequence, State};
-use std::{collections::VecDeque, time::Duration};
+use sessions::Sessions;
+use std::collections::VecDeque;
 
 /// Names a request within a generation. Counts up in the order of arrival, which is the order of admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
-
-/// What the scheduler is told.
-#[derive(Debug)]
-pub enum Input<'a> {
-    /// A request joins the line. Its id is greater than every earlier one.
-    Submit {
-        /// Its name.
-        id: RequestId,
-        /// What is asked for; [`Limits::check`] holds, else it fails at once.
-        request: Request,
-    },
-    /// The client left: nothing more is emitted.
-    Cancel {
-        /// Which request.
-        id: RequestId,
-    },
-    /// The request is given up; it is told why.
-    GiveUp {
-        /// Which request.
-        id: RequestId,
-        /// What its client is told.
-        failure: Failure,
-    },
-    /// The client's channel has no room: the sequence leaves the batch.
-    Pause {
-        /// Which request.
-        id: RequestId,
-    },
-    /// It has room again.
-    Resume {
-        /// Which request.
-        id: RequestId,
-    },
-    /// The planned step is on the device.
-    Submitted {
-        /// Its ticket.
-        ticket: Ticket,
-    },
-    /// The planned step was not taken; nothing of it happened.
-    SubmitFailed {
-        /// Why.
-        error: &'a Error,
-    },
-    /// The oldest step in flight came back.
-    Collected {
-        /// One a row of the step.
-        rows: &'a [RowOutput],
-        /// The top log-probabilities, for each row as many as it asked for.
-        top: &'a [TokenLogprob],
-        /// How long the device worked on it.
-        elapsed: Duration,
-    },
-    /// The oldest step in flight failed: what it wrote is not to be used.
-    CollectFailed {
-        /// Why.
-        error: &'a Error,
-    },
-    /// A copy that was to be made is made, or failed.
-    Copied {
-        /// Whose.
-        id: RequestId,
-        /// Whether it was made.
-        succeeded: bool,
-        /// How long it took.
-        elapsed: Duration,
-    },
-    /// Every request leaves with what it has, to go on in another generation. No step may be in flight.
-    MoveOut,
-    /// The deadline has passed: every request is given up.
-    Abort {
-        /// What the clients are told.
-        failure: Failure,
-    },
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Hand an event to a request's client.
-    Emit {
-        /// Whose.
-        id: RequestId,
-        /// What.
-        event: Event,
-    },
-}
-
-/// How many sequences are in which state, blocks in use, and totals since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counts {
-    /// In the line, never admitted.
-    pub waiting: u32,
-    /// Being put into the cache.
-    pub prefilling: u32,
-    /// Generating.
-    pub active: u32,
-    /// Put back into the line; their blocks are computed again.
-    pub preempted: u32,
-    /// Put back into the line; their blocks are kept in host memory.
-    pub swapped: u32,
-    /// Of all of these, those whose client is slow.
-    pub paused: u32,
-    /// Blocks held.
-    pub blocks_used: u32,
-    /// Blocks in all.
-    pub blocks_total: u32,
-    /// Prompt tokens computed, each once.
-    pub prompt_tokens: u64,
-    /// Prompt tokens that were found in the cache.
-    pub cached_tokens: u64,
-    /// Tokens generated.
-    pub generated_tokens: u64,
-    /// Times that a sequence was put back.
-    pub preemptions: u64,
-    /// Of these, times that its blocks were kept.
-    pub swaps: u64,
-    /// Rows whose logits were not finite.
-    pub not_finite: u64,
-}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -178,8 +70,13 @@ pub struct Scheduler {
     flights: VecDeque<Flight>,
     planned: Option<Flight>,
     spare_rows: Vec<Vec<FlightRow>>,
-    /// Rows of a batch that the backend called invalid: each is tried alone.
-    suspects: Vec<RequestId>,
+    /// Rows of a batch that the backend called invalid: each is tried alone until it is past where it was.
+    suspects: Vec<(RequestId, u32)>,
+    sessions: Sessions,
+    /// Slots of recurrent state that nobody holds: as many as sequences may run, so that each of these has one.
+    free_slots: Vec<u32>,
+    /// What is to be done before the next step, in this order.
+    ops: VecDeque<DeviceOp>,
     /// Steps in a row for which the device had no memory.
     exhausted: u32,
     /// Rows in a row whose logits were not finite.
@@ -211,14 +108,24 @@ struct FlightRow {
     /// Whether it reaches the end of what is known, and so samples the next token.
     samples: bool,
     prefill: bool,
+    /// Whether its end is where a snapshot is to be taken, and the one that was.
+    is_border: bool,
+    snapshot: Option<u32>,
     top: u32,
 }
 
 impl Scheduler {
     /// A scheduler over an empty pool.
     pub fn new(limits: Limits) -> Self {
+        let pool = BlockPool::new(limits.block_count, limits.block_size);
         Self {
-            pool: BlockPool::new(limits.block_count, limits.block_size),
+            pool: match limits.state_slots {
+                0 => pool,
+                _ => pool.with_state(limits.snapshot_slots),
+            },
+            sessions: Sessions::new(limits.block_count),
+            free_slots: (0..limits.state_slots).rev().collect(),
+            ops: VecDeque::new(),
             pace: Pace::new(limits.max_batch_tokens),
             limits,
             running: Vec::new(),
@@ -248,14 +155,22 @@ impl Scheduler {
             Input::SubmitFailed { error } => self.submit_failed(error, effects),
             Input::Collected { rows, top, elapsed } => self.collected(rows, top, elapsed, effects),
             Input::CollectFailed { error } => self.collect_failed(error, effects),
-            Input::Copied {
-                id,
+            Input::OpDone {
+                op,
                 succeeded,
                 elapsed,
-            } => self.copied(id, succeeded, elapsed),
+            } => self.op_done(op, succeeded, elapsed),
+            Input::Lost { error } => self.fence(error, effects),
+            Input::Tick { now } => self.tick(now),
+            Input::EndSessions => self.end_sessions(),
             Input::MoveOut => self.move_out(effects),
             Input::Abort { failure } => self.abort(failure, effects),
         }
+    }
+
+    /// Whether a step is planned and to be submitted.
+    pub fn has_plan(&self) -> bool {
+        self.planned.is_some()
     }
 
     /// Steps on the device.
@@ -293,33 +208,15 @@ impl Scheduler {
                 .all(|sequence| sequence.state == State::Leaving)
     }
 
-    /// The present counts.
-    pub fn counts(&self) -> Counts {
-        let mut counts = Counts {
-            blocks_used: self.pool.total() - self.pool.free(),
-            blocks_total: self.pool.total(),
-            ..self.totals
-        };
-        for sequence in self.running.iter().chain(&self.waiting) {
-            match sequence.state {
-                State::Waiting => counts.waiting += 1,
-                State::Prefilling => counts.prefilling += 1,
-                State::Active => counts.active += 1,
-                State::Preempted => counts.preempted += 1,
-                State::SwappingOut | State::Swapped | State::SwappingIn => counts.swapped += 1,
-                State::Leaving => continue,
-            }
-            counts.paused += u32::from(sequence.paused);
-        }
-        counts
-    }
-
     fn join(&mut self, id: RequestId, request: Request, effects: &mut Vec<Effect>) {
         let failure = if let Some(reason) = &self.fenced {
             Failure::Backend(reason.clone())
         } else if let Err(refused) = self.limits.check(&request) {
             Failure::Invalid(refused.to_string())
         } else {
+            if let Some(session) = &request.session {
+                self.renew_session(session);
+            }
             self.waiting.push_back(Sequence::new(id, request));
             return;
         };
@@ -335,7 +232,13 @@ impl Scheduler {
             if self.running[at].state == State::Leaving {
                 return;
             }
-            self.running[at].state = State::Leaving;
+            let sequence = &mut self.running[at];
+            // Cut off by its client, it has said what the next turn goes on from.
+            sequence.keeps_session = match &last {
+                None => sequence.is_started,
+                Some(event) => matches!(event, Event::Finished(_)),
+            };
+            sequence.state = State::Leaving;
             self.settle(at);
         } else if let Ok(at) = self.waiting.binary_search_by_key(&id, |sequence| sequence.id) {
             self.waiting.remove(at);
@@ -382,18 +285,26 @@ impl Scheduler {
         }
     }
 
-    /// Lets a running sequence that is to give its blocks back do so, once no step in flight uses them.
+    /// Lets a running sequence that is to give its blocks back do so, and one whose state was lost begin again, once no
+    /// step in flight uses them.
     fn settle(&mut self, at: usize) {
         let sequence = &self.running[at];
-        if sequence.is_admitted() || sequence.is_copying() || sequence.in_flight > 0 {
+        if sequence.is_copying() || sequence.in_flight > 0 {
+            return;
+        }
+        if sequence.is_admitted() {
+            if sequence.is_lost {
+                self.restart(at);
+            }
             return;
         }
         let mut sequence = self.running.remove(at);
-        self.pool.release(&mut sequence.blocks);
         if sequence.state == State::Leaving {
             self.hold = false;
+            self.keep_session(&sequence);
+            self.give_back(&mut sequence);
         } else {
-            sequence.forget_blocks();
+            self.give_back(&mut sequence);
             let at = self.waiting.partition_point(|other| other.id < sequence.id);
             self.waiting.insert(at, sequence);
         }

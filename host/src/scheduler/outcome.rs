@@ -1,6 +1,6 @@
 //! What became of a step.
 
-use super::{Effect, Flight, FlightRow, Scheduler, State};
+use super::{DeviceOp, Effect, Flight, FlightRow, Scheduler, State};
 use crate::request::{Event, Failure, FinishReason, Token};
 use met_backend_api::{Error, ErrorKind, RowOutput, Ticket, TokenLogprob, abi::SampledBy};
 use std::time::Duration;
@@ -12,11 +12,14 @@ const MAX_NOT_FINITE: u32 = 8;
 
 impl Scheduler {
     pub(super) fn submitted(&mut self, ticket: Ticket) {
-        let Some(flight) = self.planned.take() else { return };
-        for (index, row) in flight.rows.iter().enumerate() {
+        let Some(mut flight) = self.planned.take() else {
+            return;
+        };
+        for (index, row) in flight.rows.iter_mut().enumerate() {
             let Some(at) = self.running_at(row.id) else {
                 continue;
             };
+            self.take_snapshot(row, self.running[at].slot);
             let sequence = &mut self.running[at];
             sequence.in_flight += 1;
             sequence.placed = row.start + row.tokens;
@@ -73,6 +76,7 @@ impl Scheduler {
         for later in &mut self.flights {
             later.void = true;
         }
+        let mut lost = Vec::new();
         if !flight.void {
             let later = self.flights.iter().flat_map(|flight| &flight.rows);
             for row in flight.rows.iter().chain(later) {
@@ -86,6 +90,12 @@ impl Scheduler {
                 if sequence.state == State::Active {
                     sequence.state = State::Prefilling;
                 }
+                lost.push(row.id);
+            }
+        }
+        if self.is_recurrent() {
+            for id in lost {
+                self.lose(id, effects);
             }
         }
         for row in &flight.rows {
@@ -104,6 +114,7 @@ impl Scheduler {
         let Some(at) = self.running_at(row.id) else { return };
         let sequence = &mut self.running[at];
         sequence.in_flight -= 1;
+        let mut snapshot = row.snapshot;
         if let Some((output, top)) = result
             && sequence.state != State::Leaving
         {
@@ -112,9 +123,16 @@ impl Scheduler {
                 .min(sequence.prompt)
                 .saturating_sub(row.start.max(sequence.computed));
             self.totals.prompt_tokens += u64::from(fresh);
-            sequence.computed = sequence.computed.max(end);
+            if end > sequence.computed {
+                sequence.computed = end;
+                sequence.restarts = 0;
+            }
             // The row's own tokens are collected; what it samples is not in the cache yet.
-            sequence.make_known(end, &mut self.pool);
+            let last = sequence.make_known(end, &mut self.pool);
+            if let Some((taken, block)) = snapshot.take_if(|_| last.is_some()).zip(last) {
+                self.snapshot_taken(at, end, taken, block);
+            }
+            let sequence = &mut self.running[at];
             if row.samples {
                 sequence.pending -= 1;
                 if sequence.pending == 0 {
@@ -122,6 +140,9 @@ impl Scheduler {
                 }
                 self.sampled(at, output, top, effects);
             }
+        }
+        if let Some(unused) = snapshot {
+            self.pool.release_snapshot(unused);
         }
         // The sequence may have left by now, and another one stands there.
         if let Some(at) = self.running_at(row.id) {
@@ -192,7 +213,10 @@ impl Scheduler {
                     let failure = Failure::Invalid(error.message.to_string());
                     self.leave(row.id, Some(Event::Failed(failure)), effects);
                 }
-                rows => self.suspects = rows.iter().rev().map(|row| row.id).collect(),
+                rows => {
+                    let suspects = rows.iter().rev();
+                    self.suspects = suspects.map(|row| (row.id, row.start + row.tokens)).collect();
+                }
             },
         }
         self.recycle(flight);
@@ -218,9 +242,13 @@ impl Scheduler {
     }
 
     /// The device is lost: nothing of it is asked any more.
-    fn fence(&mut self, error: &Error, effects: &mut Vec<Effect>) {
+    pub(super) fn fence(&mut self, error: &Error, effects: &mut Vec<Effect>) {
         self.fenced = Some(error.to_string());
-        self.flights.clear();
+        self.planned = None;
+        let rows = self.flights.drain(..).flat_map(|flight| flight.rows);
+        for snapshot in rows.filter_map(|row| row.snapshot) {
+            self.pool.release_snapshot(snapshot);
+        }
         for sequence in &mut self.running {
             sequence.in_flight = 0;
         }
@@ -228,6 +256,9 @@ impl Scheduler {
         for at in (0..self.running.len()).rev() {
             self.settle(at);
         }
+        self.end_sessions();
+        // A device that was lost still counts who holds its slots.
+        self.ops.retain(|op| matches!(op, DeviceOp::FreeState { .. }));
     }
 
     fn recycle(&mut self, mut flight: Flight) {

@@ -15,9 +15,13 @@ impl Scheduler {
         if self.is_fenced() || self.flights.len() >= depth || self.flights.iter().any(|flight| flight.void) {
             return false;
         }
+        // Whoever is to be tried alone waits for what is to be done for it.
+        if !self.suspects.is_empty() && self.running.iter().any(Sequence::waits_for_op) {
+            return false;
+        }
         let mut rows = self.spare_rows.pop().unwrap_or_default();
         if let Some(at) = self.next_suspect() {
-            rows.push(next_row(&self.running[at], self.limits.max_batch_tokens));
+            rows.push(self.next_row(&self.running[at], self.limits.max_batch_tokens));
         } else {
             self.plan_decode(&mut rows);
             self.admit();
@@ -50,7 +54,7 @@ impl Scheduler {
             input: row.input.into(),
             position: row.start,
             blocks: sequence.blocks.as_slice().into(),
-            state_slot: NO_SLOT,
+            state_slot: sequence.slot.unwrap_or(NO_SLOT),
             want: if row.samples { Want::Token } else { Want::Nothing },
             top_logprobs: row.top,
             sampling: sequence.sampling,
@@ -69,7 +73,7 @@ impl Scheduler {
             if self.make_room(id)
                 && let Some(at) = self.running_at(id)
             {
-                rows.push(next_row(&self.running[at], 1));
+                rows.push(self.next_row(&self.running[at], 1));
             }
         }
     }
@@ -83,7 +87,7 @@ impl Scheduler {
                 break;
             }
             if sequence.state == State::Prefilling && sequence.is_runnable() {
-                let row = next_row(sequence, budget);
+                let row = self.next_row(sequence, budget);
                 budget -= row.tokens;
                 rows.push(row);
             }
@@ -109,12 +113,14 @@ impl Scheduler {
             }
             // Shared first: what it shares is not given away to make room for the rest of it.
             let is_swapped = self.waiting[at].state == State::Swapped;
-            let found = match is_swapped {
-                true => 0,
-                false => self.waiting[at].share(&mut self.pool),
-            };
+            if !is_swapped {
+                self.waiting[at].share(&mut self.pool);
+            }
             if !self.can_admit(at) {
-                self.unshare(at);
+                self.waiting[at].release(&mut self.pool);
+                if self.lacks_blocks(at) && self.end_oldest_session() {
+                    continue;
+                }
                 let Some(victim) = self.slow_victim() else { return };
                 self.park(victim);
                 continue;
@@ -124,30 +130,29 @@ impl Scheduler {
             };
             let missing = self.pool.missing(&sequence.blocks, sequence.total());
             self.pool.allocate(missing, &mut sequence.blocks);
-            sequence.computed = sequence.computed.max(found);
-            if sequence.state == State::Waiting {
-                sequence.cached = found;
-                self.totals.cached_tokens += u64::from(found);
-            }
+            sequence.slot = self.free_slots.pop();
             sequence.is_fresh = sequence.state != State::Waiting;
-            sequence.state = match is_swapped {
-                true => State::SwappingIn,
-                false => State::Prefilling,
+            sequence.state = match (is_swapped, sequence.snapshot) {
+                (true, _) => State::SwappingIn,
+                (false, Some(_)) => State::Restoring,
+                (false, None) => State::Prefilling,
             };
             let at = self.running.partition_point(|other| other.id < sequence.id);
             self.running.insert(at, sequence);
+            if self.running[at].state == State::Prefilling {
+                self.found(at, self.running[at].placed);
+            }
         }
     }
 
-    fn unshare(&mut self, at: usize) {
-        let sequence = &mut self.waiting[at];
-        self.pool.release(&mut sequence.blocks);
-        sequence.forget_blocks();
+    /// Whether a waiting sequence has a place among the running ones, and blocks.
+    fn can_admit(&self, at: usize) -> bool {
+        self.running.len() < self.limits.max_running as usize && !self.lacks_blocks(at)
     }
 
-    /// Whether a waiting sequence's tokens fit, with a block to spare for each running stream: else one of
+    /// Whether a waiting sequence's tokens don't fit, with a block to spare for each running stream: else one of
     /// the two would be put back at once.
-    fn can_admit(&self, at: usize) -> bool {
+    fn lacks_blocks(&self, at: usize) -> bool {
         let sequence = &self.waiting[at];
         let growing = self
             .running
@@ -155,7 +160,7 @@ impl Scheduler {
             .filter(|other| other.is_admitted() && !other.paused)
             .count() as u32;
         let blocks = self.pool.missing(&sequence.blocks, sequence.total()) + growing;
-        self.running.len() < self.limits.max_running as usize && self.pool.can_allocate(blocks)
+        !self.pool.can_allocate(blocks)
     }
 
     /// Sees to it that a running sequence has blocks for its next token; sequences with slow clients give
@@ -164,6 +169,9 @@ impl Scheduler {
         while let Some(at) = self.running_at(id).filter(|at| self.running[*at].is_admitted()) {
             if self.grow(at) {
                 return true;
+            }
+            if self.end_oldest_session() {
+                continue;
             }
             // Blocks that come back with a step in flight are waited for.
             if self.running.iter().any(|sequence| !sequence.is_admitted()) {
@@ -207,33 +215,48 @@ impl Scheduler {
 
     /// The next sequence to be tried alone; one that can't run now is no longer suspected.
     fn next_suspect(&mut self) -> Option<usize> {
-        while let Some(id) = self.suspects.pop() {
+        while let Some(&(id, end)) = self.suspects.last() {
             if let Some(at) = self.running_at(id).filter(|at| self.running[*at].is_runnable())
                 && self.grow(at)
             {
+                let row = self.next_row(&self.running[at], self.limits.max_batch_tokens);
+                if row.start + row.tokens >= end {
+                    self.suspects.pop();
+                }
                 return Some(at);
             }
+            self.suspects.pop();
         }
         None
     }
-}
 
-/// A sequence's next `1..=budget` tokens.
-fn next_row(sequence: &Sequence, budget: u32) -> FlightRow {
-    let total = sequence.total();
-    let tokens = budget.min(total - sequence.placed);
-    let samples = sequence.placed + tokens == total;
-    FlightRow {
-        id: sequence.id,
-        start: sequence.placed,
-        tokens,
-        input: sequence.newest,
-        samples,
-        prefill: sequence.state == State::Prefilling,
-        top: if samples {
-            sequence.top_logprobs.unwrap_or(0)
-        } else {
-            0
-        },
+    /// A sequence's next `1..=budget` tokens.
+    fn next_row(&self, sequence: &Sequence, budget: u32) -> FlightRow {
+        let (size, total, start) = (self.limits.block_size, sequence.total(), sequence.placed);
+        let mut end = total.min(start + budget);
+        // The last block border before the end of what is known; of models with snapshots.
+        let border = match self.limits.snapshot_slots {
+            0 => None,
+            _ => Some((total - 1) / size * size),
+        };
+        if let Some(border) = border.filter(|border| start < *border) {
+            end = end.min(border);
+        }
+        let samples = end == total;
+        FlightRow {
+            id: sequence.id,
+            start,
+            tokens: end - start,
+            input: sequence.newest,
+            samples,
+            prefill: sequence.state == State::Prefilling,
+            is_border: end % size == 0 && border.is_some_and(|border| end >= border),
+            snapshot: None,
+            top: if samples {
+                sequence.top_logprobs.unwrap_or(0)
+            } else {
+                0
+            },
+        }
     }
 }

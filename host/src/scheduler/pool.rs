@@ -3,8 +3,14 @@
 //!
 //! A block is held by tables, or kept for its tokens though nobody holds it, or free. Kept ones are given away when
 //! no free one is left, the least recently used first.
+//!
+//! Of a model with recurrent state a beginning can be shared only where there is a snapshot of the state at its end.
+//! A snapshot goes with its block; a block outlives its snapshot, because deeper ones need it.
 
-use super::prefix::{Prefixes, ROOT, Serial};
+use super::{
+    prefix::{Prefixes, ROOT, Serial},
+    snapshots::{Mark, Snapshots},
+};
 
 /// Blocks `0..total`, each of `block_size` tokens.
 #[derive(Debug)]
@@ -14,6 +20,18 @@ pub(super) struct BlockPool {
     holders: Vec<u32>,
     prefixes: Prefixes,
     block_size: u32,
+    /// Whether the model has recurrent state.
+    is_recurrent: bool,
+    snapshots: Snapshots,
+}
+
+/// A beginning that a table shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shared {
+    /// Where the next block's tokens would be known.
+    pub prefix: Serial,
+    /// The snapshot at its end, which is pinned; of a model with recurrent state alone.
+    pub snapshot: Option<u32>,
 }
 
 impl BlockPool {
@@ -23,7 +41,16 @@ impl BlockPool {
             holders: vec![0; total as usize],
             prefixes: Prefixes::new(total),
             block_size,
+            is_recurrent: false,
+            snapshots: Snapshots::new(0),
         }
+    }
+
+    /// Of a model with recurrent state, of which there can be so many snapshots.
+    pub fn with_state(mut self, snapshots: u32) -> Self {
+        self.is_recurrent = true;
+        self.snapshots = Snapshots::new(snapshots);
+        self
     }
 
     /// Blocks in all.
@@ -61,38 +88,112 @@ impl BlockPool {
             self.free()
         );
         for _ in 0..count {
-            if let Some(block) = self.free.pop().or_else(|| self.prefixes.evict()) {
+            if let Some(block) = self.free.pop().or_else(|| self.evict()) {
                 self.holders[block as usize] = 1;
                 table.push(block);
             }
         }
     }
 
+    fn evict(&mut self) -> Option<u32> {
+        let (block, snapshot) = self.prefixes.evict()?;
+        if let Some(snapshot) = snapshot {
+            self.snapshots.release(snapshot);
+        }
+        Some(block)
+    }
+
     /// Lets an empty `table` share the blocks that hold the beginning of `tokens`, of which it leaves at least one
-    /// to be computed. Returns where the next block's tokens would be known.
-    pub fn share(&mut self, tokens: &[u32], table: &mut Vec<u32>) -> Serial {
+    /// to be computed.
+    pub fn share(&mut self, tokens: &[u32], table: &mut Vec<u32>) -> Shared {
         let size = self.block_size as usize;
-        let mut parent = ROOT;
         let known = tokens.len().saturating_sub(1) / size;
+        let mut shared = Shared {
+            prefix: ROOT,
+            snapshot: None,
+        };
+        let (mut parent, mut end) = (ROOT, 0);
         for content in tokens.chunks_exact(size).take(known) {
             let Some((block, serial)) = self.prefixes.find(parent, content) else {
                 break;
             };
-            self.prefixes.use_again(block);
-            self.holders[block as usize] += 1;
             table.push(block);
             parent = serial;
+            let snapshot = self.prefixes.snapshot(block);
+            if !self.is_recurrent || snapshot.is_some() {
+                end = table.len();
+                shared = Shared {
+                    prefix: serial,
+                    snapshot,
+                };
+            }
         }
-        parent
+        table.truncate(end);
+        for block in table.iter() {
+            self.prefixes.use_again(*block);
+            self.holders[*block as usize] += 1;
+        }
+        if let Some(snapshot) = shared.snapshot {
+            self.snapshots.pin(snapshot);
+        }
+        shared
     }
 
     /// Makes known that `block` holds `tokens` after those of `parent`, now and for as long as it is not given away.
-    /// Returns what stands for these tokens together.
-    pub fn know(&mut self, parent: Serial, tokens: &[u32], block: u32) -> Serial {
+    /// Returns the block that is known to hold them, and what stands for these tokens together.
+    pub fn know(&mut self, parent: Serial, tokens: &[u32], block: u32) -> (u32, Serial) {
         match self.prefixes.find(parent, tokens) {
             // Another block holds the same; the first one is as good.
-            Some((_, serial)) => serial,
-            None => self.prefixes.insert(parent, tokens, block),
+            Some(known) => known,
+            None => (block, self.prefixes.insert(parent, tokens, block)),
+        }
+    }
+
+    /// A snapshot that can be written to. The least recently used one gives way; none where all are pinned or being
+    /// taken.
+    pub fn reserve_snapshot(&mut self) -> Option<u32> {
+        let (snapshot, from) = self.snapshots.reserve()?;
+        if let Some(block) = from {
+            self.prefixes.set_snapshot(block, None);
+        }
+        Some(snapshot)
+    }
+
+    /// A reserved snapshot holds the state at the end of `block`, which is known. None where there is one already.
+    pub fn attach_snapshot(&mut self, snapshot: u32, block: u32) -> Option<Mark> {
+        if self.prefixes.snapshot(block).is_some() || !self.prefixes.set_snapshot(block, Some(snapshot)) {
+            self.snapshots.release(snapshot);
+            return None;
+        }
+        Some(self.snapshots.attach(snapshot, block))
+    }
+
+    /// A reserved snapshot was not written to.
+    pub fn release_snapshot(&mut self, snapshot: u32) {
+        self.snapshots.release(snapshot);
+    }
+
+    /// What was marked is needed no more, unless somebody pins it.
+    pub fn drop_snapshot(&mut self, mark: Mark) {
+        if self.snapshots.holds(mark) {
+            self.forget_snapshot(mark.snapshot);
+        }
+    }
+
+    /// A snapshot that [`share`](Self::share) pinned may give way again.
+    pub fn unpin_snapshot(&mut self, snapshot: u32) {
+        self.snapshots.unpin(snapshot);
+    }
+
+    /// Snapshots that hold something or are about to, and all.
+    pub fn snapshots(&self) -> (u32, u32) {
+        (self.snapshots.used(), self.snapshots.total())
+    }
+
+    fn forget_snapshot(&mut self, snapshot: u32) {
+        if let Some(block) = self.snapshots.unpinned_at(snapshot) {
+            self.prefixes.set_snapshot(block, None);
+            self.snapshots.release(snapshot);
         }
     }
 
@@ -107,6 +208,18 @@ impl BlockPool {
                 self.free.push(block);
             }
         }
+    }
+
+    /// Each snapshot in use, with the block at whose end it stands and how often it is pinned.
+    #[cfg(test)]
+    pub fn standing_snapshots(&self) -> impl Iterator<Item = (u32, Option<(u32, u32)>)> {
+        self.snapshots.standing()
+    }
+
+    /// The snapshot at the end of a block.
+    #[cfg(test)]
+    pub fn snapshot_of(&self, block: u32) -> Option<u32> {
+        self.prefixes.snapshot(block)
     }
 
     /// How many tables hold each block, and whether it can be had.
@@ -127,13 +240,13 @@ mod tests {
     /// Computes `tokens` into a table of its own, and says what each full block holds.
     fn compute(pool: &mut BlockPool, tokens: &[u32]) -> (Vec<u32>, usize) {
         let mut table = Vec::new();
-        let mut parent = pool.share(tokens, &mut table);
+        let mut parent = pool.share(tokens, &mut table).prefix;
         let shared = table.len();
         let missing = pool.missing(&table, tokens.len() as u32);
         pool.allocate(missing, &mut table);
         let blocks: Vec<(usize, &[u32])> = tokens.chunks_exact(2).enumerate().skip(shared).collect();
         for (at, content) in blocks {
-            parent = pool.know(parent, content, table[at]);
+            parent = pool.know(parent, content, table[at]).1;
         }
         (table, shared)
     }

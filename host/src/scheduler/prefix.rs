@@ -31,6 +31,8 @@ struct Kept {
     content: Content,
     /// Its place in `unused`, while nobody holds it.
     since: Option<u64>,
+    /// The snapshot of the recurrent state after its last token.
+    snapshot: Option<u32>,
 }
 
 impl Prefixes {
@@ -59,8 +61,28 @@ impl Prefixes {
         self.last_serial += 1;
         let content: Content = (parent, tokens.into());
         self.known.insert(content.clone(), (block, self.last_serial));
-        self.of_block[block as usize] = Some(Kept { content, since: None });
+        self.of_block[block as usize] = Some(Kept {
+            content,
+            since: None,
+            snapshot: None,
+        });
         self.last_serial
+    }
+
+    /// The snapshot at the end of a block.
+    pub fn snapshot(&self, block: u32) -> Option<u32> {
+        self.of_block[block as usize].as_ref()?.snapshot
+    }
+
+    /// Says which snapshot stands at the end of a known block. False where the block isn't known.
+    pub fn set_snapshot(&mut self, block: u32, snapshot: Option<u32>) -> bool {
+        match &mut self.of_block[block as usize] {
+            Some(kept) => {
+                kept.snapshot = snapshot;
+                true
+            }
+            None => false,
+        }
     }
 
     /// Keeps a block that nobody holds any more; false where its tokens aren't known.
@@ -84,13 +106,14 @@ impl Prefixes {
         }
     }
 
-    /// Gives away the block that has not been used for longest.
-    pub fn evict(&mut self) -> Option<u32> {
+    /// Gives away the block that has not been used for longest, and says which snapshot stood at its end.
+    pub fn evict(&mut self) -> Option<(u32, Option<u32>)> {
         let (_, block) = self.unused.pop_first()?;
-        if let Some(kept) = self.of_block[block as usize].take() {
+        let kept = self.of_block[block as usize].take();
+        if let Some(kept) = &kept {
             self.known.remove(&kept.content);
         }
-        Some(block)
+        Some((block, kept.and_then(|kept| kept.snapshot)))
     }
 
     #[cfg(test)]

@@ -4,8 +4,9 @@ use super::{
     RequestId,
     pool::BlockPool,
     prefix::{ROOT, Serial},
+    snapshots::Mark,
 };
-use crate::request::{Request, Stage};
+use crate::request::{Request, SessionId, Stage};
 use met_backend_api::{Sampling, TokenBias, TokenCount, abi::SampledBy};
 
 /// Where a sequence stands.
@@ -25,6 +26,8 @@ pub(super) enum State {
     Swapped,
     /// It has blocks again, into which what was kept is to be copied.
     SwappingIn,
+    /// It shares blocks up to a snapshot, which is to be copied to its slot.
+    Restoring,
     /// Its last event was sent; it holds its blocks until its last step in flight comes back.
     Leaving,
 }
@@ -56,6 +59,21 @@ pub(super) struct Sequence {
     /// How many of its blocks the pool knows the tokens of, and what stands for these.
     pub known: u32,
     pub prefix: Serial,
+    /// The slot of its recurrent state, while it holds blocks; of a model that has such state.
+    pub slot: Option<u32>,
+    /// The snapshot that it pins until it is copied to its slot.
+    pub snapshot: Option<u32>,
+    /// The newest snapshot that was taken while it generated.
+    pub newest_snapshot: Option<Mark>,
+    /// A failed step left its state undefined: it begins again from a snapshot, or at its first token.
+    pub is_lost: bool,
+    /// A snapshot could not be copied to its slot: it shares nothing any more.
+    pub is_wary: bool,
+    /// How often it did so since it got further than before.
+    pub restarts: u32,
+    /// The session that keeps its blocks when it leaves, and whether it came so far that it does.
+    pub session: Option<SessionId>,
+    pub keeps_session: bool,
     /// Tokens that were found in the cache when it was first admitted, and whether its client was told.
     pub cached: u32,
     pub is_started: bool,
@@ -95,6 +113,14 @@ impl Sequence {
             blocks: Vec::new(),
             known: 0,
             prefix: ROOT,
+            slot: None,
+            snapshot: None,
+            newest_snapshot: None,
+            is_lost: false,
+            is_wary: false,
+            restarts: 0,
+            session: request.session,
+            keeps_session: false,
             cached: 0,
             is_started: request.generated > 0,
             sampling,
@@ -119,6 +145,7 @@ impl Sequence {
             stop_tokens: self.stop_tokens.clone(),
             top_logprobs: self.top_logprobs,
             bias: self.bias.iter().map(|bias| (bias.token, bias.bias)).collect(),
+            session: self.session.clone(),
         }
     }
 
@@ -127,30 +154,47 @@ impl Sequence {
         self.tokens.len() as u32 + self.pending
     }
 
-    /// Its blocks were taken back.
-    pub fn forget_blocks(&mut self) {
+    fn forget_blocks(&mut self) {
         self.placed = 0;
         self.known = 0;
         self.prefix = ROOT;
+        self.is_lost = false;
     }
 
     /// Takes from the pool what is known of its beginning. Returns how many tokens that is.
     pub fn share(&mut self, pool: &mut BlockPool) -> u32 {
-        self.prefix = pool.share(&self.tokens, &mut self.blocks);
+        if self.is_wary {
+            return 0;
+        }
+        let shared = pool.share(&self.tokens, &mut self.blocks);
+        (self.prefix, self.snapshot) = (shared.prefix, shared.snapshot);
         self.known = self.blocks.len() as u32;
         self.placed = self.known * pool.block_size();
         self.placed
     }
 
-    /// Lets the pool know of the blocks that are full and computed, now that its tokens are up to `end`.
-    pub fn make_known(&mut self, end: u32, pool: &mut BlockPool) {
+    /// Gives back what it holds of the pool.
+    pub fn release(&mut self, pool: &mut BlockPool) {
+        pool.release(&mut self.blocks);
+        if let Some(snapshot) = self.snapshot.take() {
+            pool.unpin_snapshot(snapshot);
+        }
+        self.forget_blocks();
+    }
+
+    /// Lets the pool know of the blocks that are full and computed, now that its tokens are up to `end`. Returns the
+    /// last block that is known to hold these.
+    pub fn make_known(&mut self, end: u32, pool: &mut BlockPool) -> Option<u32> {
         let size = pool.block_size();
+        let mut last = None;
         while (self.known + 1) * size <= end {
             let tokens = (self.known * size) as usize..((self.known + 1) * size) as usize;
             let block = self.blocks[self.known as usize];
-            self.prefix = pool.know(self.prefix, &self.tokens[tokens], block);
+            let (known, prefix) = pool.know(self.prefix, &self.tokens[tokens], block);
+            (last, self.prefix) = (Some(known), prefix);
             self.known += 1;
         }
+        last
     }
 
     /// Tokens generated and collected.
@@ -175,14 +219,18 @@ impl Sequence {
             State::Prefilling => Stage::Prefilling,
             State::Active => Stage::Generating,
             State::SwappingOut | State::Swapped | State::SwappingIn => Stage::Swapped,
+            State::Restoring => Stage::Prefilling,
             State::Preempted => Stage::Preempted,
             State::Leaving => return None,
         })
     }
 
-    /// Whether a copy of its blocks is to be made.
+    /// Whether what it holds is to be copied before it goes on, or goes.
     pub fn is_copying(&self) -> bool {
-        matches!(self.state, State::SwappingOut | State::SwappingIn)
+        matches!(
+            self.state,
+            State::SwappingOut | State::SwappingIn | State::Restoring
+        )
     }
 
     /// Whether a row of it can be in the next step.

@@ -1,8 +1,9 @@
 //! What a reader would ask of the scheduler first, one at a time. The [`simulation`](super::simulation) has the rest.
 
 use super::*;
-use crate::request::{FinishReason, Sampling};
-use met_backend_api::{Error, Want};
+use crate::request::FinishReason;
+use met_backend_api::{Error, RowOutput, Ticket, TokenLogprob, Want};
+use std::time::Duration;
 
 /// Plans and collects one step at a time; each row samples the token that `answer` gives for its request.
 struct Driver {
@@ -21,6 +22,11 @@ const LIMITS: Limits = Limits {
     block_bytes: 64,
     parks: true,
     max_in_flight: 1,
+    state_slots: 0,
+    state_bytes: 0,
+    snapshot_slots: 0,
+    max_sessions: 8,
+    session_ttl: Duration::from_secs(60),
 };
 
 impl Driver {
@@ -35,12 +41,8 @@ impl Driver {
     fn submit(&mut self, id: u64, prompt: usize, max_tokens: u32) {
         let request = Request {
             prompt: vec![1; prompt],
-            generated: 0,
             max_tokens,
-            sampling: Sampling::default(),
-            stop_tokens: Vec::new(),
-            top_logprobs: None,
-            bias: Vec::new(),
+            ..Request::default()
         };
         self.tell(Input::Submit {
             id: RequestId(id),
@@ -146,12 +148,8 @@ fn the_second_turn_of_a_conversation_computes_what_is_new() {
         id: RequestId(2),
         request: Request {
             prompt: [history, vec![2; 30]].concat(),
-            generated: 0,
             max_tokens: 1,
-            sampling: Sampling::default(),
-            stop_tokens: Vec::new(),
-            top_logprobs: None,
-            bias: Vec::new(),
+            ..Request::default()
         },
     });
     assert_eq!(driver.step(), [(2, 143 - 7 * 16)]);

@@ -154,6 +154,7 @@ async fn stream(supervisor: &Slot, prompt: Vec<u32>, tokens: u32, is_done: &Atom
             stop_tokens: Vec::new(),
             top_logprobs: None,
             bias: Vec::new(),
+            session: None,
         }])?;
         let mut stream = streams.into_iter().next().context("no stream")?;
         let mut count = 0;

@@ -363,6 +363,7 @@ async fn ask(supervisor: &Supervisor<Bytes>, client: u32) -> Result<RequestStrea
         stop_tokens: Vec::new(),
         top_logprobs: None,
         bias: Vec::new(),
+        session: None,
     };
     let streams = entered
         .map_err(|error| error.to_string())?

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::fields::Fields;
 use crate::{
     http::error::ApiError,
-    request::Sampling,
+    request::{Sampling, SessionId},
     text::{MAX_STOP_BYTES, MAX_STOPS},
 };
 
@@ -39,6 +39,8 @@ pub struct Options {
     pub stream: bool,
     /// Whether a stream's last chunk states the usage.
     pub include_usage: bool,
+    /// The session whose turn this is.
+    pub session: Option<SessionId>,
 }
 
 impl Options {
@@ -68,6 +70,7 @@ impl Options {
             ignore_eos: fields.flag("ignore_eos")?,
             stream,
             include_usage: include_usage(fields, stream)?,
+            session: session(fields)?,
         })
     }
 }
@@ -103,6 +106,17 @@ fn seed(fields: &mut Fields) -> Result<u64, ApiError> {
     serde_json::from_str::<u64>(raw.get())
         .or_else(|_| signed())
         .map_err(|_| fields.wrong("seed", "a whole number of at most 64 bits"))
+}
+
+fn session(fields: &mut Fields) -> Result<Option<SessionId>, ApiError> {
+    let expected = format!("a string of 1 to {} visible ASCII characters", SessionId::LONGEST);
+    let Some(name) = fields.optional::<String>("session_id", &expected)? else {
+        return Ok(None);
+    };
+    match SessionId::new(&name) {
+        Some(session) => Ok(Some(session)),
+        None => Err(fields.wrong("session_id", &expected)),
+    }
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {

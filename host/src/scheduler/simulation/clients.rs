@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::{
-    request::{Failure, Request, Sampling},
+    request::{Failure, Request, Sampling, SessionId},
     scheduler::{Input, RequestId},
 };
 
@@ -17,6 +17,8 @@ pub struct Client {
     /// Planned steps since it was the oldest and had a row.
     pub passed_over: u32,
     pub started: bool,
+    /// Steps of it that failed in a row.
+    pub failed_steps: u32,
 }
 
 impl World {
@@ -56,6 +58,10 @@ impl World {
                 .chance(200)
                 .then(|| self.random.between(0, vocab.min(4)) as u32),
             bias: Vec::new(),
+            session: self.random.chance(300).then(|| {
+                let name = self.random.between(1, 6).to_string();
+                SessionId::new(&name).expect("a digit")
+            }),
         };
         let fits = self.limits.check(&request).is_ok();
         let poisoned = self.trouble > 0 && self.random.chance(30);
@@ -67,6 +73,7 @@ impl World {
             poisoned,
             passed_over: 0,
             started: false,
+            failed_steps: 0,
         };
         self.clients.insert(id, client);
         self.tell(Input::Submit { id, request });
@@ -83,6 +90,7 @@ impl World {
             && let Some(id) = self.any_client()
         {
             self.clients.remove(&id);
+            self.kept.forget(id);
             self.reached.cancels += 1;
             self.tell(Input::Cancel { id });
         }
@@ -107,13 +115,25 @@ impl World {
         assert!(self.clients.is_empty() && self.scheduler.is_empty());
     }
 
+    pub fn end_sessions(&mut self) {
+        self.tell(Input::EndSessions);
+        assert_eq!(self.scheduler.counts().blocks_pinned, 0);
+    }
+
     pub fn resume(&mut self, id: RequestId) {
         self.client(id).paused = false;
         self.tell(Input::Resume { id });
     }
 
     fn any_conversation(&mut self) -> Option<Vec<u32>> {
-        let at = self.random.between(0, self.conversations.len().max(1) as u64 - 1);
+        // Those of late are more likely to be known still.
+        let oldest = match self.random.chance(500) {
+            true => self.conversations.len().saturating_sub(8) as u64,
+            false => 0,
+        };
+        let at = self
+            .random
+            .between(oldest, self.conversations.len().max(1) as u64 - 1);
         self.conversations.get(at as usize).cloned()
     }
 

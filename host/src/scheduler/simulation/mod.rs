@@ -9,7 +9,7 @@ pub(crate) mod kept;
 pub(crate) mod random;
 mod reached;
 
-use super::{Effect, Flight, Input, Limits, RequestId, Scheduler};
+use super::{DeviceOp, Effect, Flight, Input, Limits, RequestId, Scheduler};
 use crate::engine::{
     DeviceIo,
     testing::{FakeDevice, error},
@@ -72,6 +72,7 @@ struct World {
     conversations: Vec<Vec<u32>>,
     flights: VecDeque<Submitted>,
     kept: Kept,
+    now: Duration,
     /// Faults come with this chance out of 1000.
     trouble: u64,
     exhausted_in_a_row: u32,
@@ -90,8 +91,15 @@ impl World {
         model.context_length = random.between(2, 100) as u32;
         model.max_batch_tokens = random.between(1, 40) as u32;
         model.max_in_flight = random.between(1, 3) as u32;
-        let mut limits = Limits::of(model).expect("no size is 0");
+        // Half of the models have recurrent state.
+        if random.chance(500) {
+            let slots = random.between(1, u64::from(max_rows) + 2) as u32;
+            device = device.with_state(slots, random.between(0, 8) as u32);
+        }
+        let mut limits = Limits::of(device.model()).expect("no size is 0");
         limits.parks = random.chance(700);
+        limits.max_sessions = random.between(0, 4) as u32;
+        limits.session_ttl = Duration::from_secs(random.between(1, 60));
         let trouble = if random.chance(500) {
             0
         } else {
@@ -106,6 +114,7 @@ impl World {
             conversations: Vec::new(),
             flights: VecDeque::new(),
             kept: Kept::default(),
+            now: Duration::ZERO,
             trouble,
             exhausted_in_a_row: 0,
             reached: Reached::default(),
@@ -163,8 +172,13 @@ impl World {
             "requests were lost: {:?}",
             self.clients.keys()
         );
-        assert_eq!(self.scheduler.pool.free(), self.limits.block_count);
         assert!(self.scheduler.running.is_empty());
+        self.end_sessions();
+        assert_eq!(self.scheduler.pool.free(), self.limits.block_count);
+        assert_eq!(self.scheduler.free_slots.len(), self.limits.state_slots as usize);
+        self.perform();
+        assert_eq!(self.device.held_states().count(), 0, "slots are held by nobody");
+        self.reached.restarts = self.scheduler.counts().restarts;
         self.reached.preemptions = self.scheduler.counts().preemptions - self.scheduler.counts().swaps;
         self.reached.swaps = self.scheduler.counts().swaps;
         assert!(self.reached.cached == 0 || self.scheduler.counts().cached_tokens > 0);
@@ -176,7 +190,7 @@ impl World {
         // With several steps in flight, sometimes another one is submitted and sometimes one is collected.
         let submits = self.flights.is_empty() || self.random.chance(700);
         let planned = submits && self.plan();
-        let copied = self.copy();
+        let copied = self.perform();
         if planned {
             self.submit_step(fatal);
         } else if !self.flights.is_empty() {
@@ -195,6 +209,7 @@ impl World {
         } else {
             return false;
         }
+        self.pass_time();
         self.check_state();
         true
     }
@@ -232,22 +247,39 @@ impl World {
         planned
     }
 
-    /// Makes the copies that are to be made, or fails to.
-    fn copy(&mut self) -> bool {
-        let mut copied = false;
-        while let Some(copy) = self.scheduler.next_copy() {
-            let fails = self.random.chance(4 * self.trouble);
-            if fails {
-                self.reached.failed_copies += 1;
-            } else {
-                self.kept.make(&mut self.device, &copy);
+    /// Does what is to be done on the device, or fails to.
+    fn perform(&mut self) -> bool {
+        let mut performed = false;
+        while let Some(op) = self.scheduler.next_op() {
+            // A slot that could not be freed stays held, which the next one to hold it doesn't mind.
+            let fails = self.random.chance(4 * self.trouble) && !matches!(op, DeviceOp::FreeState { .. });
+            match (&op, fails) {
+                (_, false) => self.kept.perform(&mut self.device, &op),
+                (DeviceOp::CopyIn { id, .. }, true) => self.kept.forget(*id),
+                (_, true) => {}
             }
+            self.reached.performed(&op, !fails);
             let elapsed = Duration::from_nanos(self.random.between(1, 2_000_000));
-            self.tell(Input::copied(&copy, !fails, elapsed));
-            self.check_state();
-            copied = true;
+            self.tell(Input::OpDone {
+                op: &op,
+                succeeded: !fails,
+                elapsed,
+            });
+            performed = true;
         }
-        copied
+        performed
+    }
+
+    fn pass_time(&mut self) {
+        self.now += Duration::from_millis(self.random.between(0, 1000));
+        let before = self.scheduler.sessions.count();
+        self.tell(Input::Tick { now: self.now });
+        self.reached.expired += u64::from(before - self.scheduler.sessions.count());
+        let next = self.scheduler.next_session_end();
+        assert!(
+            next.is_none_or(|end| end > self.now),
+            "a session is kept for too long"
+        );
     }
 
     fn submit_step(&mut self, fatal: bool) {
@@ -360,6 +392,12 @@ impl World {
             }
             Err(error) => {
                 self.reached.failed_collects += 1;
+                let later = self.flights.iter().flat_map(|(_, whose)| whose);
+                for (id, _) in whose.iter().chain(later) {
+                    if let Some(client) = self.clients.get_mut(id) {
+                        client.failed_steps += 1;
+                    }
+                }
                 self.fail(error.kind, row_count, |error| Input::CollectFailed { error });
             }
         }

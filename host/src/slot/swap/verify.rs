@@ -92,6 +92,7 @@ fn request<T: ModelText>(generation: &Generation<T>, prompt: &str, expect: &str)
         stop_tokens: Vec::new(),
         top_logprobs: Some(1.min(limits.vocab_size)),
         bias: Vec::new(),
+        session: None,
     })
 }
 

@@ -49,6 +49,7 @@ impl World {
             stop_tokens: vec![self.random.between(0, 60) as u32],
             top_logprobs: None,
             bias: Vec::new(),
+            session: None,
         };
         let client = Client {
             request,

@@ -178,11 +178,15 @@ impl SimGeneration {
     }
 
     fn copy(&mut self, fails: bool) {
-        while let Some(copy) = self.scheduler.next_copy() {
+        while let Some(op) = self.scheduler.next_op() {
             if !fails {
-                self.kept.make(&mut self.device, &copy);
+                self.kept.perform(&mut self.device, &op);
             }
-            self.tell(Input::copied(&copy, !fails, Duration::from_micros(1)));
+            self.tell(Input::OpDone {
+                op: &op,
+                succeeded: !fails,
+                elapsed: Duration::from_micros(1),
+            });
         }
     }
 

@@ -1,12 +1,15 @@
 //! A device without a backend, for tests: its "model" samples a function of all tokens that it finds in
 //! the cache, so a wrong position, block, order or repetition changes what comes out.
 
+mod state;
+
 use super::DeviceIo;
 use met_backend_api::{
-    Batch, DeviceInfo, Error, ErrorKind, LedgerEntry, MemoryInfo, ModelInfo, ReleaseReport, ReleaseStep,
-    ResourceKind, ResourceReport, Row, RowOutput, Sampling, SweepReport, SweptEntry, Ticket, TokenCount,
-    TokenLogprob, Want, abi_stable::std_types::ROption, sdk::Output,
+    Batch, DeviceInfo, Error, ErrorKind, LedgerEntry, MemoryInfo, ModelInfo, NO_SLOT, ReleaseReport,
+    ReleaseStep, ResourceKind, ResourceReport, Row, RowOutput, Sampling, SweepReport, SweptEntry, Ticket,
+    TokenCount, TokenLogprob, Want, abi_stable::std_types::ROption, sdk::Output,
 };
+use state::States;
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -26,6 +29,7 @@ pub struct FakeDevice {
     flights: VecDeque<Flight>,
     sampled: HashMap<Ticket, Vec<u32>>,
     last_ticket: Ticket,
+    states: States,
     controls: FakeControls,
 }
 
@@ -60,6 +64,8 @@ struct Answer {
 const UNWRITTEN: u32 = u32::MAX;
 /// What a failed step leaves behind.
 const GARBAGE: u32 = u32::MAX - 1;
+const SNAPSHOTS: &str = "state snapshots";
+const STATES: &str = "state pool";
 const POOLS: [(&str, u64); 3] = [("kv cache", 4096), ("arena", 1024), ("weights", 65536)];
 
 impl FakeControls {
@@ -91,7 +97,7 @@ impl FakeControls {
         controls.ledger.push(entry(serial, owner, bytes));
     }
 
-    /// The names of the calls made so far, in order; `submit` and `collect` are not kept.
+    /// The names of the calls made so far, in order; those that come with every step or request are not kept.
     pub fn calls(&self) -> Vec<&'static str> {
         self.lock().calls.clone()
     }
@@ -103,7 +109,10 @@ impl FakeControls {
 
     fn call(&self, name: &'static str) -> Result<(), Error> {
         let mut controls = self.lock();
-        if !matches!(name, "submit" | "collect" | "memory" | "ledger") {
+        if !matches!(
+            name,
+            "submit" | "collect" | "memory" | "ledger" | "free_state" | "take_snapshot" | "use_snapshot"
+        ) {
             controls.calls.push(name);
         }
         while controls.held == Some(name) {
@@ -160,8 +169,28 @@ impl FakeDevice {
             flights: VecDeque::new(),
             sampled: HashMap::new(),
             last_ticket: 0,
+            states: States::default(),
             controls,
         }
+    }
+
+    /// Gives the model recurrent state, which has to be where each row says, and to have seen the row's tokens.
+    pub fn with_state(mut self, slots: u32, snapshots: u32) -> Self {
+        self.states = States::new(slots, snapshots);
+        (self.model.state_slots, self.model.snapshot_slots) = (slots, snapshots);
+        self.model.state_bytes = state::BYTES as u64;
+        let mut controls = self.controls.lock();
+        controls
+            .ledger
+            .push(entry(901, SNAPSHOTS, 64 * u64::from(snapshots)));
+        controls.ledger.push(entry(902, STATES, 64 * u64::from(slots)));
+        drop(controls);
+        self
+    }
+
+    /// The position of each slot of recurrent state that is held.
+    pub fn held_states(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.states.held()
     }
 
     /// Makes it sample `next(all tokens)`; without it, a [`hash`](next_token) of everything it was given.
@@ -201,6 +230,8 @@ impl FakeDevice {
         let end = row.position + tokens.len() as u32;
         let seen: Vec<u32> = (0..end).map(|position| self.cache[place(position)]).collect();
         assert!(!seen.contains(&UNWRITTEN), "a row reads what was never written");
+        self.states
+            .see(row.state_slot, row.position, &seen, self.last_ticket + 1);
         let mut answer = Answer {
             output: RowOutput::default(),
             top: Vec::new(),
@@ -285,6 +316,10 @@ impl DeviceIo for FakeDevice {
             self.flights.len() < self.model.max_in_flight as usize,
             "too many steps in flight"
         );
+        let mut slots: Vec<u32> = batch.rows.iter().map(|row| row.state_slot).collect();
+        slots.retain(|slot| *slot != NO_SLOT);
+        slots.sort_unstable();
+        assert!(slots.is_sorted_by(|a, b| a < b), "two rows of one slot");
         let mut written = Vec::new();
         let answers: Vec<Answer> = batch
             .rows
@@ -326,6 +361,7 @@ impl DeviceIo for FakeDevice {
                     .iter()
                     .for_each(|place| self.cache[*place] = GARBAGE);
             }
+            self.states.spoil(ticket);
             return Err(error);
         }
         let mut top = 0;
@@ -363,6 +399,36 @@ impl DeviceIo for FakeDevice {
         Ok(())
     }
 
+    fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), Error> {
+        self.controls.call("save_state")?;
+        self.states.save(slot, data);
+        Ok(())
+    }
+
+    fn restore_state(&mut self, slot: u32, position: u32, data: &[u8]) -> Result<(), Error> {
+        self.controls.call("restore_state")?;
+        self.states.restore(slot, position, data);
+        Ok(())
+    }
+
+    fn free_state(&mut self, slot: u32) -> Result<(), Error> {
+        self.controls.call("free_state")?;
+        self.states.free(slot);
+        Ok(())
+    }
+
+    fn take_snapshot(&mut self, slot: u32, snapshot: u32) -> Result<(), Error> {
+        self.controls.call("take_snapshot")?;
+        self.states.take(slot, snapshot);
+        Ok(())
+    }
+
+    fn use_snapshot(&mut self, snapshot: u32, slot: u32) -> Result<(), Error> {
+        self.controls.call("use_snapshot")?;
+        self.states.take_from(snapshot, slot);
+        Ok(())
+    }
+
     fn synchronize(&mut self, stream: u32) -> Result<(), Error> {
         self.controls.call(if stream == 0 {
             "synchronize 0"
@@ -376,14 +442,27 @@ impl DeviceIo for FakeDevice {
         assert!(self.flights.is_empty(), "released with a step in flight");
         let mut controls = self.controls.lock();
         let mut steps = Vec::new();
-        for (label, bytes) in POOLS {
-            let found = controls.ledger.len();
-            controls.ledger.retain(|entry| entry.owner != label);
-            let bytes = if controls.ledger.len() < found { bytes } else { 0 };
+        let pools = POOLS.map(|(label, _)| label);
+        let recurrent: &[&str] = if self.model.state_slots > 0 {
+            &[SNAPSHOTS, STATES]
+        } else {
+            &[]
+        };
+        for label in recurrent.iter().copied().chain(pools) {
+            let held = if label == STATES {
+                self.states.held().count()
+            } else {
+                0
+            };
+            let is_kept = |entry: &LedgerEntry| entry.owner != label || held > 0;
+            let before: u64 = controls.ledger.iter().map(|entry| entry.bytes).sum();
+            controls.ledger.retain(is_kept);
+            let after: u64 = controls.ledger.iter().map(|entry| entry.bytes).sum();
+            let error = (held > 0).then(|| Error::invalid(format!("{held} handles are alive")));
             steps.push(ReleaseStep {
                 label: label.into(),
-                bytes,
-                error: ROption::RNone,
+                bytes: before - after,
+                error: error.into(),
             });
         }
         Ok(ReleaseReport { steps: steps.into() })
