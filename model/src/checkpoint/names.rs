@@ -36,6 +36,8 @@ impl Style {
     /// The name within a layer of what GGUF calls `part`, a `weight` or a `bias`.
     fn of_part(self, part: &str, kind: &str) -> String {
         let whole = match self {
+            // Of what these call otherwise, nothing has a bias beside its weight.
+            _ if kind == "bias" && part != "ssm_dt" => None,
             Self::GraniteHybrid => granite(part),
             Self::Qwen3Next => qwen3_next(part),
             Self::Plain | Self::PostNorms => None,

@@ -30,6 +30,7 @@ pub struct Sequence {
     pub tokens: Vec<u32>,
     pub position: u32,
     pub blocks: Vec<u32>,
+    pub slot: u32,
     pub want: Want,
     pub sampling: Sampling,
     pub top_logprobs: u32,
@@ -41,10 +42,16 @@ impl Sequence {
             tokens: tokens.to_vec(),
             position,
             blocks: blocks.to_vec(),
+            slot: NO_SLOT,
             want,
             sampling: Sampling::default(),
             top_logprobs: 0,
         }
+    }
+
+    /// The same, with its recurrent state in this slot.
+    pub fn in_slot(self, slot: u32) -> Self {
+        Self { slot, ..self }
     }
 
     pub fn row(&self) -> Row<'_> {
@@ -53,7 +60,7 @@ impl Sequence {
             input: RNone,
             position: self.position,
             blocks: RSlice::from_slice(&self.blocks),
-            state_slot: NO_SLOT,
+            state_slot: self.slot,
             want: self.want,
             top_logprobs: self.top_logprobs,
             sampling: self.sampling,
