@@ -10,7 +10,6 @@ use super::{
     tensor::{Tensor, same},
 };
 use crate::{Activation, Error, HostStep, Place, Result};
-use std::ops::Range;
 
 /// A convolution's constants.
 pub(super) struct Taps<'a> {
@@ -37,93 +36,109 @@ pub(super) fn conv(
     if taps.taps == 0 {
         return Err(Error::invalid("a convolution of 0 taps"));
     }
-    let past = (taps.taps - 1) * channels;
-    let (grain, tokens) = (x.grain(), step.tokens().len());
+    let tokens = step.tokens().len();
     let (x, mut out) = (x.rows(tokens)?, out.rows_mut(tokens)?);
-    let mut states = state::parts(place, step, past)?;
-    for (row, state) in step.rows().iter().zip(&mut states) {
-        if row.position == 0 {
-            state.fill(0.0);
-        }
-    }
-    let mut tasks = Vec::new();
-    for (row, past) in step.rows().iter().zip(&states) {
+    let states = state::parts(place, step, (taps.taps - 1) * channels)?;
+    let starts = (0..channels).step_by(WIDTH);
+    let mut tasks: Vec<_> = starts
+        .map(|first| Conv {
+            taps,
+            first,
+            rows: Vec::new(),
+        })
+        .collect();
+    for (row, state) in step.rows().iter().zip(states) {
         let inputs = &x[row.tokens.start * channels..row.tokens.end * channels];
         let (mine, rest) = out.split_at_mut(inputs.len());
         out = rest;
-        for (i, out) in mine.chunks_mut(grain * channels).enumerate() {
-            let tokens = i * grain..i * grain + out.len() / channels;
-            tasks.push(Conv {
-                taps,
-                past,
+        if row.position == 0 {
+            state.fill(0.0);
+        }
+        let mut states = state::columns(state, channels, WIDTH).into_iter();
+        for (task, out) in tasks.iter_mut().zip(state::columns(mine, channels, WIDTH)) {
+            task.rows.push(Row {
+                past: states.next().unwrap_or_default(),
                 inputs,
-                tokens,
                 out,
             });
         }
     }
-    workers.team.for_each(&mut tasks, |task| workers.isa.run(task))?;
-    drop(tasks);
-    for (row, state) in step.rows().iter().zip(states) {
-        let inputs = &x[row.tokens.start * channels..row.tokens.end * channels];
-        let kept = past.saturating_sub(inputs.len());
-        state.copy_within(past - kept.., 0);
-        state[kept..].copy_from_slice(&inputs[inputs.len() - (past - kept)..]);
-    }
-    Ok(())
+    workers.team.for_each(&mut tasks, |task| workers.isa.run(task))
 }
 
-/// Some tokens of one row.
+/// Channels of a task.
+const WIDTH: usize = 128;
+
+/// Some channels, from `first` on, of all rows.
 struct Conv<'a> {
     taps: &'a Taps<'a>,
-    /// The inputs before the row.
-    past: &'a [f32],
-    /// The row's.
+    first: usize,
+    rows: Vec<Row<'a>>,
+}
+
+/// A row's part of a task.
+struct Row<'a> {
+    /// The inputs before the row, of the task's channels.
+    past: Vec<&'a mut [f32]>,
+    /// The row's, of all channels.
     inputs: &'a [f32],
-    /// Which of the row's tokens.
-    tokens: Range<usize>,
-    out: &'a mut [f32],
+    /// The outputs of the task's channels.
+    out: Vec<&'a mut [f32]>,
 }
 
 impl Kernel for &mut Conv<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (channels, taps) = (self.out.len() / self.tokens.len(), self.taps.taps);
-        let mut weights = vec![[0.0; LANES]; taps];
-        for first in (0..channels).step_by(LANES) {
-            let lanes = LANES.min(channels - first);
-            for lane in 0..lanes {
-                for (weights, &weight) in weights.iter_mut().zip(&self.taps.weight[(first + lane) * taps..]) {
-                    weights[lane] = weight;
-                }
+        let Taps { weight, bias, taps } = *self.taps;
+        // A tap's weights side by side, as the inputs are, and the bias as one more.
+        let mut weights = vec![[0.0; WIDTH]; taps + 1];
+        for (tap, weights) in weights.iter_mut().enumerate().take(taps) {
+            let column = weight[self.first * taps + tap..].iter().step_by(taps);
+            for (to, &weight) in weights.iter_mut().zip(column) {
+                *to = weight;
             }
-            let bias = match self.taps.bias {
-                Some(bias) => s.load_part(&bias[first..][..lanes]),
-                None => s.splat(0.0),
-            };
-            for (token, out) in self.tokens.clone().zip(self.out.chunks_exact_mut(channels)) {
-                let mut sum = bias;
-                for (i, weights) in weights.iter().enumerate() {
-                    // The inputs begin `taps - 1` before the row.
-                    let input = match (token + i).checked_sub(taps - 1) {
-                        Some(at) => &self.inputs[at * channels + first..],
-                        None => &self.past[(token + i) * channels + first..],
-                    };
-                    sum = s.fma(s.load(weights), load(s, input, lanes), sum);
-                }
-                let silu = activate(s, Activation::Silu, sum);
-                s.store_part(silu, &mut out[first..][..lanes]);
+        }
+        if let Some(bias) = bias {
+            for (to, &bias) in weights[taps].iter_mut().zip(&bias[self.first..]) {
+                *to = bias;
             }
+        }
+        for row in &mut self.rows {
+            row.run(s, self.first, &weights);
         }
     }
 }
 
-/// The first `lanes` values.
-#[inline(always)]
-fn load<S: Simd>(s: S, x: &[f32], lanes: usize) -> S::V {
-    match x.first_chunk() {
-        Some(x) if lanes == LANES => s.load(x),
-        _ => s.load_part(&x[..lanes]),
+impl Row<'_> {
+    /// `weights` are those of each tap, then the bias.
+    #[inline(always)]
+    fn run<S: Simd>(&mut self, s: S, first: usize, weights: &[[f32; WIDTH]]) {
+        let (tokens, width, taps) = (self.out.len(), self.out[0].len(), weights.len() - 1);
+        let mut inputs = Vec::with_capacity(self.past.len() + tokens);
+        for past in &self.past {
+            inputs.push(&**past);
+        }
+        for row in self.inputs.chunks_exact(self.inputs.len() / tokens) {
+            inputs.push(&row[first..][..width]);
+        }
+        for (inputs, out) in inputs.windows(taps).zip(&mut self.out) {
+            for (i, out) in out.chunks_mut(LANES).enumerate() {
+                let mut sum = s.load(&weights[taps].as_chunks().0[i]);
+                for (weights, input) in weights.iter().zip(inputs) {
+                    let input = &input[i * LANES..];
+                    let input = match input.first_chunk() {
+                        Some(input) => s.load(input),
+                        None => s.load_part(input),
+                    };
+                    sum = s.fma(s.load(&weights.as_chunks().0[i]), input, sum);
+                }
+                s.store_part(activate(s, Activation::Silu, sum), out);
+            }
+        }
+        let kept = inputs[tokens..].concat();
+        for (past, kept) in self.past.iter_mut().zip(kept.chunks_exact(width)) {
+            past.copy_from_slice(kept);
+        }
     }
 }

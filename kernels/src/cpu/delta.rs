@@ -84,8 +84,10 @@ impl Kernel for Delta<'_, '_> {
             .zip(out.chunks_mut(TOKENS))
         {
             let keys = keys.chunks_exact_mut(2 * self.shape.key_dim);
-            let tokens = (first..first + out.len()).zip(keys);
-            let tokens: Vec<_> = tokens.map(|(token, keys)| self.token(s, token, keys)).collect();
+            let mut tokens = Vec::with_capacity(TOKENS);
+            for (token, keys) in (first..first + out.len()).zip(keys) {
+                tokens.push(self.token(s, token, keys));
+            }
             self.block(s, &tokens, out);
         }
     }
@@ -173,20 +175,30 @@ fn walk<S: Simd, const W: usize>(
     tokens: &[Token<'_>],
     out: &mut [&mut [f32]],
 ) {
-    let mut written: Option<(&Token<'_>, [S::V; W])> = None;
+    let mut written: Option<Written<'_, S, W>> = None;
     for (token, out) in tokens.iter().zip(out) {
-        let rows = columns::<W>(state, stride, at);
+        let rows = columns::<W>(state, stride, at).zip(token.k.iter().zip(token.q));
         let (mut known, mut answer) = ([s.splat(0.0); W], [s.splat(0.0); W]);
-        for (i, row) in rows.enumerate() {
-            let mut values: [S::V; W] = std::array::from_fn(|w| s.load(&row[w]));
-            if let Some((token, change)) = written {
-                values = add(s, values, token, i, change);
-                (0..W).for_each(|w| s.store(values[w], &mut row[w]));
+        let mut read = |w: usize, value: S::V, k: f32, q: f32| {
+            known[w] = s.fma(s.splat(k), value, known[w]);
+            answer[w] = s.fma(s.splat(q), value, answer[w]);
+        };
+        match &written {
+            None => {
+                for (row, (&k, &q)) in rows {
+                    for w in 0..W {
+                        read(w, s.load(&row[w]), k, q);
+                    }
+                }
             }
-            let (k, q) = (s.splat(token.k[i]), s.splat(token.q[i]));
-            for w in 0..W {
-                known[w] = s.fma(k, values[w], known[w]);
-                answer[w] = s.fma(q, values[w], answer[w]);
+            Some(written) => {
+                for ((row, (&k, &q)), &before) in rows.zip(written.token.k) {
+                    for w in 0..W {
+                        let value = written.add(s, w, s.load(&row[w]), before);
+                        s.store(value, &mut row[w]);
+                        read(w, value, k, q);
+                    }
+                }
             }
         }
         let (decay, share, qk) = (s.splat(token.decay), s.splat(token.share), s.splat(token.qk));
@@ -196,13 +208,32 @@ fn walk<S: Simd, const W: usize>(
             change[w] = s.mul(share, s.sub(s.load_part(v), s.mul(decay, known[w])));
             s.store_part(s.fma(qk, change[w], s.mul(decay, answer[w])), out);
         }
-        written = Some((token, change));
+        written = Some(Written { token, change });
     }
-    if let Some((token, change)) = written {
-        for (i, row) in columns::<W>(state, stride, at).enumerate() {
-            let values = add(s, std::array::from_fn(|w| s.load(&row[w])), token, i, change);
-            (0..W).for_each(|w| s.store(values[w], &mut row[w]));
+    if let Some(written) = written {
+        for (row, &k) in columns::<W>(state, stride, at).zip(written.token.k) {
+            for w in 0..W {
+                s.store(written.add(s, w, s.load(&row[w]), k), &mut row[w]);
+            }
         }
+    }
+}
+
+/// What a token leaves in the state.
+struct Written<'a, S: Simd, const W: usize> {
+    token: &'a Token<'a>,
+    change: [S::V; W],
+}
+
+impl<S: Simd, const W: usize> Written<'_, S, W> {
+    /// A vector of the row of `k` after it.
+    #[inline(always)]
+    fn add(&self, s: S, w: usize, before: S::V, k: f32) -> S::V {
+        s.fma(
+            s.splat(k),
+            self.change[w],
+            s.mul(s.splat(self.token.decay), before),
+        )
     }
 }
 
@@ -212,22 +243,9 @@ fn columns<const W: usize>(
     state: &mut [f32],
     stride: usize,
     at: usize,
-) -> impl Iterator<Item = &mut [[f32; LANES]]> {
+) -> impl Iterator<Item = &mut [[f32; LANES]; W]> {
     let rows = state.chunks_exact_mut(stride);
-    rows.map(move |row| row[at..at + W * LANES].as_chunks_mut().0)
-}
-
-/// Row `i` of a state after a token that changed it.
-#[inline(always)]
-fn add<S: Simd, const W: usize>(
-    s: S,
-    values: [S::V; W],
-    token: &Token<'_>,
-    i: usize,
-    change: [S::V; W],
-) -> [S::V; W] {
-    let (k, decay) = (s.splat(token.k[i]), s.splat(token.decay));
-    std::array::from_fn(|w| s.fma(k, change[w], s.mul(decay, values[w])))
+    rows.filter_map(move |row| row[at..].as_chunks_mut().0.first_chunk_mut())
 }
 
 /// `out = x / (norm of x · further)`.

@@ -49,24 +49,18 @@ pub(super) fn route(
 
 /// The numbers of the largest logits, and those logits: in falling order, lower numbers first among equals.
 fn choose(logits: &[f32], numbers: &mut [f32], largest: &mut [f32]) {
-    let key = |i: usize| {
-        if logits[i].is_nan() {
-            f32::NEG_INFINITY
-        } else {
-            logits[i]
+    let key = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { logit };
+    let mut found = 0;
+    for (i, &logit) in logits.iter().enumerate() {
+        if found == largest.len() && key(logit) <= key(largest[found - 1]) {
+            continue;
         }
-    };
-    let mut before = None;
-    for (number, value) in numbers.iter_mut().zip(largest) {
-        let is_left =
-            |&i: &usize| before.is_none_or(|last| key(i) < key(last) || key(i) == key(last) && i > last);
-        let best = (0..logits.len())
-            .filter(is_left)
-            .reduce(|best, i| if key(i) > key(best) { i } else { best });
-        if let Some(best) = best {
-            (*number, *value) = (best as f32, logits[best]);
+        let at = largest[..found].partition_point(|&before| key(before) >= key(logit));
+        found = largest.len().min(found + 1);
+        for values in [&mut *numbers, &mut *largest] {
+            values.copy_within(at..found - 1, at + 1);
         }
-        before = best;
+        (numbers[at], largest[at]) = (i as f32, logit);
     }
 }
 

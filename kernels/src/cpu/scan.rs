@@ -91,56 +91,71 @@ impl Scan<'_, '_> {
         let head = self.head.head;
         let b_at = heads * head_dim + head / (heads / groups) * state_dim;
         let c_at = b_at + groups * state_dim;
-        let rows: [&[f32]; N] = std::array::from_fn(|t| {
+        let (mut x, mut b, mut c) = ([&[][..]; N], [&[][..]; N], [&[][..]; N]);
+        let (mut deltas, mut decays) = ([0.0; N], [0.0; N]);
+        for t in 0..N {
             let token = self.head.row.tokens.start + first + t;
-            &self.xbc[token * self.shape.channels()..][..self.shape.channels()]
-        });
-        let x = rows.map(|row| &row[head * head_dim..][..head_dim]);
-        let [b, c] = [b_at, c_at].map(|at| rows.map(|row| &row[at..][..state_dim]));
-        let deltas: [f32; N] = std::array::from_fn(|t| {
-            let token = self.head.row.tokens.start + first + t;
-            softplus(self.dt[token * heads + head] + self.dt_bias)
-        });
-        let decays = deltas.map(|delta| (delta * self.a).exp());
+            let row = &self.xbc[token * self.shape.channels()..][..self.shape.channels()];
+            x[t] = &row[head * head_dim..][..head_dim];
+            b[t] = &row[b_at..][..state_dim];
+            c[t] = &row[c_at..][..state_dim];
+            deltas[t] = softplus(self.dt[token * heads + head] + self.dt_bias);
+            decays[t] = (deltas[t] * self.a).exp();
+        }
         for (i, state) in self.head.state.chunks_exact_mut(state_dim).enumerate() {
-            let inputs = std::array::from_fn(|t| deltas[t] * x[t][i]);
-            let sums = advance(s, state, decays, inputs, b, c);
-            for (t, sum) in sums.into_iter().enumerate() {
-                self.head.out[first + t][i] = sum + self.d * x[t][i];
+            let mut inputs = [0.0; N];
+            for t in 0..N {
+                inputs[t] = deltas[t] * x[t][i];
+            }
+            let sums = advance(s, state, &decays, &inputs, &b, &c);
+            for t in 0..N {
+                self.head.out[first + t][i] = sums[t] + self.d * x[t][i];
             }
         }
     }
 }
 
 /// Takes the states of one value through `N` tokens: `h = decay · h + input · b`. The result is each token's `h · c`.
+///
+/// Loops over `N`, not closures: those of an array's methods would be compiled without the instruction set.
 #[inline(always)]
 fn advance<S: Simd, const N: usize>(
     s: S,
     h: &mut [f32],
-    decays: [f32; N],
-    inputs: [f32; N],
-    b: [&[f32]; N],
-    c: [&[f32]; N],
+    decays: &[f32; N],
+    inputs: &[f32; N],
+    b: &[&[f32]; N],
+    c: &[&[f32]; N],
 ) -> [f32; N] {
-    let (decays, inputs) = (decays.map(|x| s.splat(x)), inputs.map(|x| s.splat(x)));
-    let mut sums = [s.splat(0.0); N];
+    let zero = s.splat(0.0);
+    let (mut decay, mut input, mut sums) = ([zero; N], [zero; N], [zero; N]);
+    let mut rows = [[(&[][..], &[][..]); 2]; N];
+    for t in 0..N {
+        (decay[t], input[t]) = (s.splat(decays[t]), s.splat(inputs[t]));
+        rows[t] = [b[t].as_chunks::<LANES>(), c[t].as_chunks::<LANES>()];
+    }
     let (whole, rest) = h.as_chunks_mut::<LANES>();
-    let [b_whole, c_whole] = [b, c].map(|rows| rows.map(|row| row.as_chunks::<LANES>()));
     for (i, states) in whole.iter_mut().enumerate() {
         let mut h = s.load(states);
         for t in 0..N {
-            h = s.fma(inputs[t], s.load(&b_whole[t].0[i]), s.mul(decays[t], h));
-            sums[t] = s.fma(h, s.load(&c_whole[t].0[i]), sums[t]);
+            let [(b, _), (c, _)] = rows[t];
+            h = s.fma(input[t], s.load(&b[i]), s.mul(decay[t], h));
+            sums[t] = s.fma(h, s.load(&c[i]), sums[t]);
         }
         s.store(h, states);
     }
     if !rest.is_empty() {
         let mut h = s.load_part(rest);
         for t in 0..N {
-            h = s.fma(inputs[t], s.load_part(b_whole[t].1), s.mul(decays[t], h));
-            sums[t] = s.fma(h, s.load_part(c_whole[t].1), sums[t]);
+            let [(_, b), (_, c)] = rows[t];
+            h = s.fma(input[t], s.load_part(b), s.mul(decay[t], h));
+            sums[t] = s.fma(h, s.load_part(c), sums[t]);
         }
         s.store_part(h, rest);
     }
-    sums.map(|sum| s.sum(sum))
+    let mut out = [0.0; N];
+    for t in 0..N {
+        out[t] = s.sum(sums[t]);
+    }
+    out
 }

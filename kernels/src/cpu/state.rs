@@ -101,12 +101,13 @@ pub(super) fn heads<'a>(
     out: &'a mut [f32],
     width: usize,
 ) -> Result<Vec<Head<'a>>> {
-    let mut tokens = out.chunks_exact_mut(heads * width);
+    let mut rest = out;
     let mut tasks = Vec::with_capacity(step.rows().len() * heads);
     for (row, state) in step.rows().iter().zip(parts(place, step, heads * len)?) {
-        let first = tasks.len();
-        for (head, state) in state.chunks_exact_mut(len).enumerate() {
-            let out = Vec::with_capacity(row.tokens.len());
+        let (mine, after) = rest.split_at_mut(row.tokens.len() * heads * width);
+        rest = after;
+        let outs = columns(mine, heads * width, width);
+        for (head, (state, out)) in state.chunks_exact_mut(len).zip(outs).enumerate() {
             tasks.push(Head {
                 row,
                 head,
@@ -114,11 +115,20 @@ pub(super) fn heads<'a>(
                 out,
             });
         }
-        for token in tokens.by_ref().take(row.tokens.len()) {
-            for (task, out) in tasks[first..].iter_mut().zip(token.chunks_exact_mut(width)) {
-                task.out.push(out);
-            }
-        }
     }
     Ok(tasks)
+}
+
+/// Rows of `cols` cut into columns of `width`, the last of which may be narrower: each row's part of each.
+pub(super) fn columns(data: &mut [f32], cols: usize, width: usize) -> Vec<Vec<&mut [f32]>> {
+    let rows = data.len() / cols.max(1);
+    let mut parts: Vec<_> = (0..cols.div_ceil(width))
+        .map(|_| Vec::with_capacity(rows))
+        .collect();
+    for row in data.chunks_exact_mut(cols.max(1)) {
+        for (part, columns) in parts.iter_mut().zip(row.chunks_mut(width)) {
+            part.push(columns);
+        }
+    }
+    parts
 }

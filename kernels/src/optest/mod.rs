@@ -5,7 +5,7 @@ pub(crate) mod attention;
 mod batch;
 mod elementwise;
 mod experts;
-mod recurrent;
+pub(crate) mod recurrent;
 mod resources;
 mod sample;
 mod states;

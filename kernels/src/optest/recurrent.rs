@@ -10,7 +10,7 @@ pub(super) struct Layer {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Conv {
         channels: usize,
         taps: usize,
@@ -114,10 +114,10 @@ impl Layer {
 }
 
 /// Some tokens of a sequence.
-type Part = (usize, std::ops::Range<usize>);
+pub(crate) type Part = (usize, std::ops::Range<usize>);
 
 /// Sequences of random inputs to a layer.
-struct Sequences {
+pub(crate) struct Sequences {
     layer: Layer,
     /// Each sequence's inputs, of all its tokens.
     data: Vec<Vec<Vec<f32>>>,
@@ -131,7 +131,7 @@ const SLOTS: usize = 9;
 const AROUND: usize = 3;
 
 impl Sequences {
-    fn new(random: &mut Random, kind: Kind, lens: &[usize]) -> Self {
+    pub(crate) fn new(random: &mut Random, kind: Kind, lens: &[usize]) -> Self {
         let data = lens.iter().map(|len| {
             let inputs = kind.inputs().into_iter();
             inputs.map(|cols| random.normals(len * cols)).collect()
@@ -199,7 +199,7 @@ impl Sequences {
     }
 
     /// The outputs of each sequence after some steps, and what the slots hold then.
-    fn run<O: Ops>(&self, ops: &mut O, steps: &[Vec<Part>]) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    pub(crate) fn run<O: Ops>(&self, ops: &mut O, steps: &[Vec<Part>]) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
         let mut state = self.state(ops);
         let mut outputs = vec![Vec::new(); self.lens.len()];
         let cols = self.layer.kind.outputs();
@@ -219,7 +219,7 @@ impl Sequences {
     }
 
     /// Each sequence in pieces of about `size` tokens, several sequences a step, in changing order.
-    fn steps(&self, random: &mut Random, size: usize) -> Vec<Vec<Part>> {
+    pub(crate) fn steps(&self, random: &mut Random, size: usize) -> Vec<Vec<Part>> {
         let mut done = vec![0; self.lens.len()];
         let mut steps = Vec::new();
         while done != self.lens {
@@ -253,7 +253,8 @@ pub(super) fn read<O: Ops>(ops: &mut O, state: &O::State, slot: u32, values: usi
         .collect()
 }
 
-fn kinds() -> impl Iterator<Item = Kind> {
+/// Shapes around the edges of vectors.
+pub(crate) fn kinds() -> impl Iterator<Item = Kind> {
     let conv = [
         (1, 4, true),
         (17, 2, false),
