@@ -186,16 +186,16 @@ fn walk<S: Simd, const W: usize>(
         match &written {
             None => {
                 for (row, (&k, &q)) in rows {
-                    for w in 0..W {
-                        read(w, s.load(&row[w]), k, q);
+                    for (w, values) in row.iter().enumerate() {
+                        read(w, s.load(values), k, q);
                     }
                 }
             }
             Some(written) => {
                 for ((row, (&k, &q)), &before) in rows.zip(written.token.k) {
-                    for w in 0..W {
-                        let value = written.add(s, w, s.load(&row[w]), before);
-                        s.store(value, &mut row[w]);
+                    for (w, values) in row.iter_mut().enumerate() {
+                        let value = written.add(s, w, s.load(values), before);
+                        s.store(value, values);
                         read(w, value, k, q);
                     }
                 }
@@ -212,8 +212,8 @@ fn walk<S: Simd, const W: usize>(
     }
     if let Some(written) = written {
         for (row, &k) in columns::<W>(state, stride, at).zip(written.token.k) {
-            for w in 0..W {
-                s.store(written.add(s, w, s.load(&row[w]), k), &mut row[w]);
+            for (w, values) in row.iter_mut().enumerate() {
+                s.store(written.add(s, w, s.load(values), k), values);
             }
         }
     }
