@@ -39,7 +39,11 @@ pub fn model_spec(name: &str) -> ModelSpec {
 }
 
 pub fn load(backend: &mut BackendBox, name: &str) -> Result<ModelBox, Error> {
-    backend.load_model(&model_spec(name)).into_result()
+    load_spec(backend, &model_spec(name))
+}
+
+pub fn load_spec(backend: &mut BackendBox, spec: &ModelSpec) -> Result<ModelBox, Error> {
+    backend.load_model(spec).into_result()
 }
 
 /// One sequence of a step.
@@ -90,8 +94,12 @@ impl Steps for LoadedModel<CpuOps> {
 
 /// The same model on the CPU.
 pub fn on_the_cpu(name: &str) -> LoadedModel<CpuOps> {
+    on_the_cpu_spec(&model_spec(name))
+}
+
+pub fn on_the_cpu_spec(spec: &ModelSpec) -> LoadedModel<CpuOps> {
     let ops = CpuOps::new(1, Ledger::default()).unwrap();
-    LoadedModel::load(Rc::new(RefCell::new(ops)), &host(), &model_spec(name), || 1 << 30).unwrap()
+    LoadedModel::load(Rc::new(RefCell::new(ops)), &host(), spec, || 1 << 30).unwrap()
 }
 
 /// What a part gave: its token, and how far the most probable token is ahead of the next.
