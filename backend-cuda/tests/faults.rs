@@ -44,6 +44,7 @@ fn prompt() -> Part {
         tokens: vec![1, 5, 9, 200, 31],
         position: 0,
         blocks: vec![1, 0],
+        slot: 0,
         sampling: Sampling {
             temperature: 1.0,
             top_p: 0.9,

@@ -39,6 +39,7 @@ fn decode(model: &mut ModelBox, context: Context, steps: u32) -> Vec<Result<u32,
         tokens,
         position,
         blocks: (0..17).map(|block| 2 * block + sequence).collect(),
+        slot: sequence,
         sampling: Sampling::default(),
     };
     let context = context as u32;

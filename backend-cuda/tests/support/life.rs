@@ -52,6 +52,8 @@ pub struct Part {
     pub tokens: Vec<u32>,
     pub position: u32,
     pub blocks: Vec<u32>,
+    /// The slot of its state, where the model has such.
+    pub slot: u32,
     pub sampling: Sampling,
 }
 
@@ -60,6 +62,8 @@ pub trait Steps {
     fn start(&mut self, batch: Batch<'_>) -> Result<u64, Error>;
     fn finish(&mut self, ticket: u64, rows: &mut [RowOutput], top: &mut [TokenLogprob]) -> Result<(), Error>;
     fn about(&self) -> ModelInfo;
+    /// The sequence that holds a state slot has ended; nothing where the model has no states.
+    fn free(&mut self, slot: u32);
 }
 
 impl Steps for ModelBox {
@@ -77,6 +81,11 @@ impl Steps for ModelBox {
     fn about(&self) -> ModelInfo {
         self.info().unwrap()
     }
+    fn free(&mut self, slot: u32) {
+        if self.about().state_slots > 0 {
+            self.free_state(slot).unwrap();
+        }
+    }
 }
 
 impl Steps for LoadedModel<CpuOps> {
@@ -89,6 +98,11 @@ impl Steps for LoadedModel<CpuOps> {
     }
     fn about(&self) -> ModelInfo {
         self.info().unwrap()
+    }
+    fn free(&mut self, slot: u32) {
+        if self.about().state_slots > 0 {
+            self.free_state(slot).unwrap();
+        }
     }
 }
 
@@ -112,14 +126,14 @@ pub struct Drawn {
 /// One step; a token for each part.
 pub fn step(model: &mut impl Steps, parts: &[Part]) -> Result<Vec<Drawn>, Error> {
     let has_states = model.about().state_slots > 0;
-    let rows: Vec<_> = (0u32..)
-        .zip(parts)
-        .map(|(slot, part)| Row {
+    let rows: Vec<_> = parts
+        .iter()
+        .map(|part| Row {
             tokens: RSlice::from_slice(&part.tokens),
             input: RNone,
             position: part.position,
             blocks: RSlice::from_slice(&part.blocks),
-            state_slot: if has_states { slot } else { NO_SLOT },
+            state_slot: if has_states { part.slot } else { NO_SLOT },
             want: Want::Token,
             top_logprobs: 2,
             sampling: part.sampling,
@@ -163,6 +177,7 @@ pub fn generate(
             blocks: (0..blocks_each)
                 .map(|block| (block * prompts.len()) as u32 + i as u32)
                 .collect(),
+            slot: i as u32,
             sampling: Sampling {
                 sequence: i,
                 ..sampling
@@ -178,6 +193,7 @@ pub fn generate(
             generated[row].push(output);
         }
     }
+    parts.iter().for_each(|part| model.free(part.slot));
     generated
 }
 
