@@ -64,6 +64,7 @@ fn measure(sequences: u32) -> Vec<Duration> {
                     top_logprobs: None,
                     bias: Vec::new(),
                     session: None,
+                    kept: None,
                 };
                 let mut stream = engine.submit(request).expect("room");
                 tokio::spawn(async move { while stream.next().await.is_some() {} })

@@ -7,6 +7,7 @@ pub mod config;
 pub mod engine;
 pub mod fetch;
 pub mod http;
+pub mod kept;
 pub mod loader;
 pub mod request;
 pub mod scheduler;

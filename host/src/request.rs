@@ -1,6 +1,7 @@
 //! A request in tokens, and the events that answer it: the words that HTTP, the slots, the engine and the
 //! scheduler share.
 
+use crate::kept::Kept;
 use std::sync::Arc;
 
 /// How the next token is chosen. Fields as in [`met_backend_api::Sampling`].
@@ -28,6 +29,8 @@ pub struct Request {
     pub bias: Vec<(u32, f32)>,
     /// The session whose turn this is: what was computed for it is kept for the next turn.
     pub session: Option<SessionId>,
+    /// What another generation with the same kernels has computed of it: it need not be computed again.
+    pub kept: Option<Kept>,
 }
 
 /// Names a conversation within a generation; given by the client.

@@ -119,6 +119,7 @@ impl Lives {
             top_logprobs: None,
             bias: Vec::new(),
             session: None,
+            kept: None,
         })?;
         let mut last = None;
         self.runtime.block_on(async {

@@ -55,6 +55,7 @@ fn request(prompt: u32, max_tokens: u32) -> Request {
         top_logprobs: None,
         bias: Vec::new(),
         session: None,
+        kept: None,
     }
 }
 

@@ -377,6 +377,7 @@ async fn ask(supervisor: &Supervisor<Bytes>, client: u32) -> Result<RequestStrea
         top_logprobs: None,
         bias: Vec::new(),
         session: None,
+        kept: None,
     };
     let streams = lease.submit(vec![request]).map_err(|error| error.to_string())?;
     streams.into_iter().next().ok_or_else(|| "no stream".to_owned())

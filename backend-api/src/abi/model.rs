@@ -128,13 +128,15 @@ pub trait Model {
     /// Copies blocks to host memory: `data` is `blocks.len() × block_bytes`, blocks in the order named.
     fn copy_blocks_out(&mut self, blocks: RSlice<'_, u32>, data: RSliceMut<'_, u8>) -> RResult<(), Error>;
 
-    /// Copies what [`copy_blocks_out`](Model::copy_blocks_out) gave into the named blocks.
+    /// Copies what [`copy_blocks_out`](Model::copy_blocks_out) gave into the named blocks: of this model, or of
+    /// another one with the same weights that a backend of the same name and version has loaded.
     fn copy_blocks_in(&mut self, blocks: RSlice<'_, u32>, data: RSlice<'_, u8>) -> RResult<(), Error>;
 
     /// Copies a state slot to host memory (`state_bytes` long), as it is after all steps submitted so far.
     fn save_state(&mut self, slot: u32, data: RSliceMut<'_, u8>) -> RResult<(), Error>;
 
-    /// Fills a state slot from what [`save_state`](Model::save_state) gave after `position` tokens. The slot is held
+    /// Fills a state slot from what [`save_state`](Model::save_state) gave after `position` tokens, of this model or
+    /// of another one as for [`copy_blocks_in`](Model::copy_blocks_in). The slot is held
     /// from then on, and its next row is at `position`.
     fn restore_state(&mut self, slot: u32, position: u32, data: RSlice<'_, u8>) -> RResult<(), Error>;
 

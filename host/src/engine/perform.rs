@@ -1,7 +1,10 @@
 //! What the scheduler wants done on the device between two steps.
 
 use super::run::Runner;
-use crate::scheduler::{DeviceOp, Input, RequestId};
+use crate::{
+    kept::Kept,
+    scheduler::{DeviceOp, Input, RequestId},
+};
 use met_backend_api::{Error, ErrorKind};
 use std::time::Instant;
 
@@ -47,7 +50,12 @@ impl Runner<'_> {
     fn perform_one(&mut self, op: &DeviceOp) -> Result<(), Problem> {
         let (board, device) = (self.board, self.device.as_mut());
         let done = match *op {
-            DeviceOp::CopyOut { id, ref blocks, slot } => return self.copy_out(id, blocks, slot),
+            DeviceOp::CopyOut {
+                id,
+                ref blocks,
+                slot,
+                position,
+            } => return self.copy_out(id, blocks, slot, position),
             DeviceOp::CopyIn {
                 id,
                 ref blocks,
@@ -65,7 +73,30 @@ impl Runner<'_> {
         done.map_err(Problem::Device)
     }
 
-    fn copy_out(&mut self, id: RequestId, blocks: &[u32], slot: Option<u32>) -> Result<(), Problem> {
+    /// Copies what the requests hold that are to go on elsewhere, as far as there is room and it is worth it.
+    pub(super) fn keep_all(&mut self) {
+        self.perform();
+        for op in self.scheduler.holdings() {
+            if let Err(Problem::Device(error)) = self.perform_one(&op) {
+                tracing::warn!(kind = ?error.kind, ?op, "a request is computed again where it goes: {error}");
+            }
+        }
+    }
+
+    /// Keeps what another generation has computed of a request. False where it can't be used here.
+    pub(super) fn adopt(&mut self, id: RequestId, kept: Kept) -> bool {
+        let block_size = self.device.model().block_size.max(1);
+        let (block_bytes, state_bytes) = self.parked_bytes(kept.tokens().div_ceil(block_size) as usize);
+        kept.bytes() == block_bytes.saturating_add(state_bytes) && self.parked.adopt(id, kept)
+    }
+
+    fn copy_out(
+        &mut self,
+        id: RequestId,
+        blocks: &[u32],
+        slot: Option<u32>,
+        position: u32,
+    ) -> Result<(), Problem> {
         let (block_bytes, state_bytes) = self.parked_bytes(blocks.len());
         let bytes = block_bytes.saturating_add(state_bytes);
         let Some(size) = usize::try_from(bytes)
@@ -85,7 +116,7 @@ impl Runner<'_> {
                 .calling("save_state", || device.save_state(slot, state))
                 .map_err(Problem::Device)?;
         }
-        self.parked.put(id, data).map_err(Problem::Host)
+        self.parked.put(id, position, data).map_err(Problem::Host)
     }
 
     fn copy_in(

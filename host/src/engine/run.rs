@@ -10,7 +10,7 @@ use super::{
     stream::Client,
 };
 use crate::{
-    request::{Event, Failure},
+    request::{Event, Failure, Request},
     scheduler::{Counts, DeviceOp, Effect, Input, RequestId, Scheduler},
 };
 use met_backend_api::{Batch, Error, RowOutput, Ticket, TokenLogprob, sdk::Output};
@@ -210,15 +210,16 @@ impl<'a> Runner<'a> {
     fn receive(&mut self, patience: Duration) {
         let mut mail = std::mem::take(&mut self.mail);
         self.inbox.take(&mut mail, patience);
-        for (id, request, client) in mail.arrivals.drain(..) {
+        for (id, mut request, client) in mail.arrivals.drain(..) {
             self.clients.insert(id, client);
+            request.kept = request.kept.take_if(|kept| self.adopt(id, kept.clone()));
             self.tell(Input::Submit { id, request });
         }
         for signal in mail.signals.drain(..) {
             match signal {
                 Signal::Left(id) => {
                     self.clients.remove(&id);
-                    self.parked.forget(id);
+                    self.parked.release(id);
                     self.tell(Input::Cancel { id });
                 }
                 Signal::Room(id) => {
@@ -247,6 +248,7 @@ impl<'a> Runner<'a> {
             tracing::warn!(kind = ?error.kind, "a step failed: {error}");
         }
         let moved = self.clients.len() as u32;
+        self.keep_all();
         self.tell(Input::MoveOut);
         self.board.report(|report| report.moved += moved);
     }
@@ -368,8 +370,11 @@ impl<'a> Runner<'a> {
             // The first of its events: there is room.
             client.send(event);
         } else if let Some(client) = self.clients.remove(&id) {
-            self.parked.forget(id);
-            client.send(event);
+            let kept = self.parked.release(id);
+            client.send(match event {
+                Event::Moved(request) => Event::Moved(Box::new(Request { kept, ..*request })),
+                last => last,
+            });
         }
     }
 

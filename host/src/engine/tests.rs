@@ -1,10 +1,15 @@
 //! The engine thread with a fake device.
 
+mod moves;
+
 use super::{
     testing::{FakeControls, FakeDevice, error},
     *,
 };
-use crate::request::{Event, Failure, FinishReason, Stage};
+use crate::{
+    kept::Kept,
+    request::{Event, Failure, FinishReason, Stage},
+};
 use met_backend_api::ErrorKind;
 
 fn start(

@@ -185,6 +185,7 @@ impl Job {
                     bias: self.options.bias.clone(),
                     // One of several choices is what the conversation goes on from, and the first is as good.
                     session: self.options.session.clone().filter(|_| sequence == 0),
+                    kept: None,
                 });
                 choices.push(self.choice(&lease)?);
             }

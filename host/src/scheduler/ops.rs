@@ -1,6 +1,6 @@
 //! What is done on the device between two steps: blocks and states are copied, and slots of state are freed.
 
-use super::{RequestId, Scheduler, State};
+use super::{RequestId, Scheduler, Sequence, State};
 use std::time::Duration;
 
 /// Something to be done after all steps submitted so far and before the next one, in the order given.
@@ -14,6 +14,8 @@ pub enum DeviceOp {
         blocks: Vec<u32>,
         /// The slot of its recurrent state; of models that have such state.
         slot: Option<u32>,
+        /// The tokens that they have seen.
+        position: u32,
     },
     /// Put what was kept under the request's name into these blocks and this slot, and keep it no longer.
     CopyIn {
@@ -66,12 +68,27 @@ impl Scheduler {
                 slot,
                 position: sequence.saved,
             },
-            _ => DeviceOp::CopyOut {
-                id,
-                blocks: sequence.blocks[..sequence.placed.div_ceil(size) as usize].to_vec(),
-                slot,
-            },
+            _ => self.copy_of(sequence),
         })
+    }
+
+    /// Copies of what is held by sequences that are to go on elsewhere, where that is quicker than to compute it again.
+    /// No step may be in flight, and nothing else to be done.
+    pub fn holdings(&self) -> Vec<DeviceOp> {
+        let held = self.running.iter().enumerate();
+        held.filter(|(at, sequence)| sequence.is_admitted() && !sequence.is_lost && self.is_copied(*at))
+            .map(|(_, sequence)| self.copy_of(sequence))
+            .collect()
+    }
+
+    fn copy_of(&self, sequence: &Sequence) -> DeviceOp {
+        let blocks = sequence.placed.div_ceil(self.limits.block_size);
+        DeviceOp::CopyOut {
+            id: sequence.id,
+            blocks: sequence.blocks[..blocks as usize].to_vec(),
+            slot: sequence.slot,
+            position: sequence.placed,
+        }
     }
 
     pub(super) fn op_done(&mut self, op: &DeviceOp, succeeded: bool, elapsed: Duration) {

@@ -90,7 +90,7 @@ impl Scheduler {
     }
 
     /// Whether to copy a sequence out and in takes less time than to compute its tokens again.
-    fn is_copied(&self, at: usize) -> bool {
+    pub(super) fn is_copied(&self, at: usize) -> bool {
         let placed = self.running[at].placed;
         let there_and_back = 2.0 * self.copied_bytes(placed) as f64 / self.copy_rate;
         let again = self.pace.seconds_of(placed);

@@ -89,6 +89,9 @@ impl Sequence {
     pub fn new(id: RequestId, request: Request) -> Self {
         let sampling = request.sampling;
         let prompt = request.prompt.len() - request.generated as usize;
+        let kept = request.kept.map_or(0, |kept| kept.tokens());
+        // The last token is computed here in any case: the next one comes of it.
+        let is_kept = (1..request.prompt.len() as u32).contains(&kept);
         let mut counts = Vec::new();
         if uses_counts(&sampling) {
             counts = count_prompt(&request.prompt[..prompt]);
@@ -98,13 +101,13 @@ impl Sequence {
         }
         Self {
             id,
-            state: State::Waiting,
+            state: if is_kept { State::Swapped } else { State::Waiting },
             paused: false,
             prompt: prompt as u32,
             tokens: request.prompt,
             max_tokens: request.max_tokens,
             placed: 0,
-            saved: 0,
+            saved: if is_kept { kept } else { 0 },
             is_fresh: false,
             computed: 0,
             in_flight: 0,
@@ -146,6 +149,7 @@ impl Sequence {
             top_logprobs: self.top_logprobs,
             bias: self.bias.iter().map(|bias| (bias.token, bias.bias)).collect(),
             session: self.session.clone(),
+            kept: None,
         }
     }
 

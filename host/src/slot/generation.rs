@@ -24,6 +24,8 @@ pub struct Generation<T> {
     spec: Option<LoadSpec>,
     /// The code that the engine runs; engines of tests have none.
     library: Mutex<Option<Library>>,
+    /// The name and version of that code.
+    backend: Option<(String, String)>,
     holds: Mutex<Holds>,
     released: Condvar,
 }
@@ -51,6 +53,13 @@ pub struct Identity {
     pub text: String,
     /// Of the weights.
     pub weights: String,
+}
+
+/// What two generations have in common where what one has computed is of use to the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kernels {
+    identity: Identity,
+    backend: (String, String),
 }
 
 #[derive(Default)]
@@ -91,6 +100,9 @@ impl<T> Generation<T> {
             created: SystemTime::now(),
             stuck: AtomicBool::new(false),
             spec,
+            backend: library
+                .as_ref()
+                .map(|library| (library.name().to_owned(), library.version().to_owned())),
             library: Mutex::new(library),
             holds: Mutex::default(),
             released: Condvar::new(),
@@ -204,5 +216,13 @@ impl<T: ModelText> Generation<T> {
             text: self.text.fingerprint().to_owned(),
             weights: self.engine.info().model.weights_identity.to_string(),
         }
+    }
+
+    /// What another generation must have in common with it to go on from what it has computed.
+    pub(super) fn kernels(&self) -> Option<Kernels> {
+        Some(Kernels {
+            identity: self.identity(),
+            backend: self.backend.clone()?,
+        })
     }
 }

@@ -1,6 +1,9 @@
 //! A request's events, wherever it runs.
 
-use super::{Lease, ModelText, Slot, generation::Identity};
+use super::{
+    Lease, ModelText, Slot,
+    generation::{Identity, Kernels},
+};
 use crate::{
     engine::EventStream,
     request::{Event, Failure, Refused, Request},
@@ -42,9 +45,9 @@ impl<T: ModelText> RequestStream<T> {
 
     /// The stream of a request that is to go on elsewhere than on `lease`.
     pub(super) fn moving(lease: &Lease<T>, request: Request) -> Self {
-        Self(At::Between(
-            go_on(Arc::clone(lease.slot()), lease.identity(), request).boxed(),
-        ))
+        let slot = Arc::clone(lease.slot());
+        let from = (lease.identity(), lease.kernels());
+        Self(At::Between(go_on(slot, from, request).boxed()))
     }
 }
 
@@ -81,11 +84,18 @@ impl<T: ModelText> Stream for RequestStream<T> {
 }
 
 /// Waits for a generation of the same model, and hands the request over.
-async fn go_on<T: ModelText>(slot: Arc<Slot<T>>, identity: Identity, mut request: Request) -> Arrival<T> {
+async fn go_on<T: ModelText>(
+    slot: Arc<Slot<T>>,
+    (identity, kernels): (Identity, Option<Kernels>),
+    mut request: Request,
+) -> Arrival<T> {
     for _ in 0..MOST_MOVES {
         let lease = slot.enter(true).await.map_err(|_| Failure::Draining)?;
         if lease.identity() != identity {
             return Err(Failure::Draining);
+        }
+        if kernels.is_none() || lease.kernels() != kernels {
+            request.kept = None;
         }
         match lease.engine().submit_all(vec![request]) {
             Ok(streams) => {

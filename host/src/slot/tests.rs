@@ -1,12 +1,30 @@
 //! Leases against switches and shutdowns.
 
 use super::*;
-use crate::engine::{Engine, EngineOptions, testing::FakeDevice};
+use crate::{
+    engine::{
+        DeviceIo, Engine, EngineOptions,
+        testing::{FakeControls, FakeDevice},
+    },
+    request::{Event, Request},
+};
+use futures_util::StreamExt;
+use std::sync::mpsc;
 
 fn generation(slot: &Slot<()>) -> Arc<Generation<()>> {
-    let device = || Ok(Box::new(FakeDevice::new(64, 4, 4)) as Box<dyn crate::engine::DeviceIo>);
+    controlled(slot).0
+}
+
+fn controlled(slot: &Slot<()>) -> (Arc<Generation<()>>, FakeControls) {
+    let (sender, controls) = mpsc::channel();
+    let device = move || {
+        let device = FakeDevice::new(64, 4, 4).sampling(|seen| seen.len() as u32);
+        let _ = sender.send(device.controls());
+        Ok(Box::new(device) as Box<dyn DeviceIo>)
+    };
     let engine = Engine::start(slot.name(), EngineOptions::default(), device).expect("a fake device opens");
-    Generation::new(slot.next_number(), engine, Arc::new(()))
+    let generation = Generation::new(slot.next_number(), engine, Arc::new(()));
+    (generation, controls.recv().expect("the device was made"))
 }
 
 /// A hold, as a request asks for one.
@@ -63,4 +81,45 @@ fn a_closed_generation_gives_no_lease_and_its_deadline_holds() {
     assert!(end.teardown.is_clean(), "{:?}", end.teardown);
     assert!(!kept.hold());
     assert!(matches!(lease(&slots), Err(LeaseError::NotReady { .. })));
+}
+
+#[test]
+fn what_one_backend_has_computed_is_not_given_to_one_that_may_be_another() {
+    let slots = Slots::new();
+    let slot = slots.add("chat");
+    let ([old, new], [from, to]) = {
+        let ((old, from), (new, to)) = (controlled(&slot), controlled(&slot));
+        ([old, new], [from, to])
+    };
+    from.set_step_time(Duration::from_millis(1));
+    slot.switch(Some(Arc::clone(&old)));
+    let request = Request {
+        prompt: vec![1; 20],
+        max_tokens: 100,
+        ..Request::default()
+    };
+    let streams = lease(&slots).expect("ready").submit(vec![request]).expect("room");
+    let mut stream = streams.into_iter().next().expect("one for each request");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let tokens: Vec<u32> = runtime.block_on(async {
+        let mut tokens = Vec::new();
+        while let Some(event) = stream.next().await {
+            if let Event::Token(token) = event {
+                tokens.push(token.id);
+            }
+            if tokens.len() == 5 {
+                slot.switch(Some(Arc::clone(&new)));
+                old.engine().move_out();
+            }
+        }
+        tokens
+    });
+    assert_eq!(tokens, (20..120).collect::<Vec<u32>>());
+    let called = |controls: &FakeControls, name| controls.calls().contains(&name);
+    assert!(called(&from, "copy_blocks_out") && !called(&to, "copy_blocks_in"));
+    assert!(old.shutdown(Duration::ZERO).teardown.is_clean());
+    slots.shutdown(Duration::ZERO);
 }

@@ -155,6 +155,7 @@ async fn stream(supervisor: &Slot, prompt: Vec<u32>, tokens: u32, is_done: &Atom
             top_logprobs: None,
             bias: Vec::new(),
             session: None,
+            kept: None,
         }])?;
         let mut stream = streams.into_iter().next().context("no stream")?;
         let mut count = 0;

@@ -364,6 +364,7 @@ async fn ask(supervisor: &Supervisor<Bytes>, client: u32) -> Result<RequestStrea
         top_logprobs: None,
         bias: Vec::new(),
         session: None,
+        kept: None,
     };
     let streams = entered
         .map_err(|error| error.to_string())?

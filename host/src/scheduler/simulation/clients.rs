@@ -62,6 +62,7 @@ impl World {
                 let name = self.random.between(1, 6).to_string();
                 SessionId::new(&name).expect("a digit")
             }),
+            kept: None,
         };
         let fits = self.limits.check(&request).is_ok();
         let poisoned = self.trouble > 0 && self.random.chance(30);

@@ -15,7 +15,7 @@ impl Kept {
         let bytes = device.model().block_bytes as usize;
         let state_bytes = device.model().state_bytes as usize;
         let done = match op {
-            DeviceOp::CopyOut { id, blocks, slot } => {
+            DeviceOp::CopyOut { id, blocks, slot, .. } => {
                 let mut data = vec![0; blocks.len() * bytes + state_bytes];
                 let (cache, state) = data.split_at_mut(blocks.len() * bytes);
                 let copied = device.copy_blocks_out(blocks, cache);

@@ -93,6 +93,7 @@ fn request<T: ModelText>(generation: &Generation<T>, prompt: &str, expect: &str)
         top_logprobs: Some(1.min(limits.vocab_size)),
         bias: Vec::new(),
         session: None,
+        kept: None,
     })
 }
 

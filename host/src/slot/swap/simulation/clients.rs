@@ -50,6 +50,7 @@ impl World {
             top_logprobs: None,
             bias: Vec::new(),
             session: None,
+            kept: None,
         };
         let client = Client {
             request,
