@@ -104,7 +104,7 @@ fn on_engine_thread(plan: &Plan, backend_name: &str, openers: Vec<Opener>) -> Re
                 .unwrap_or(0);
             let mut sequence = Sequence::load(&mut backend, plan, depth + longest)?;
             sequence.prefill(0, depth)?;
-            sequence.keep_state()?;
+            sequence.keep_state(depth)?;
             let tests = plan
                 .prompts
                 .iter()
@@ -215,8 +215,8 @@ impl Sequence {
         self.info.state_slots > 0
     }
 
-    fn keep_state(&mut self) -> Result<()> {
-        if self.is_recurrent() {
+    fn keep_state(&mut self, depth: u32) -> Result<()> {
+        if self.is_recurrent() && depth > 0 {
             self.state = vec![0; usize::try_from(self.info.state_bytes)?];
             self.model.save_state(SLOT, &mut self.state)?;
         }
