@@ -78,7 +78,10 @@ impl FloatTile<'_> {
             std::array::from_fn(|n| &self.weights[(lane + n) * cols * E::BYTES..][..cols * E::BYTES]);
         let mut sums = [[s.splat(0.0); N]; M];
         for col in 0..cols / LANES {
-            let weights: [S::V; N] = w.map(|w| E::sixteen(s, &w[col * LANES * E::BYTES..]));
+            let mut weights = [s.splat(0.0); N];
+            for (weights, w) in weights.iter_mut().zip(w) {
+                *weights = E::sixteen(s, &w[col * LANES * E::BYTES..]);
+            }
             for (sums, x) in sums.iter_mut().zip(x) {
                 let Some(x) = x[col * LANES..].first_chunk() else {
                     return;
