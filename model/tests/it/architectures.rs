@@ -34,7 +34,7 @@ struct Expected {
     greedy: Vec<u32>,
 }
 
-fn fixtures() -> PathBuf {
+pub fn fixtures() -> PathBuf {
     PathBuf::from(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../tests/fixtures/architectures"
@@ -193,7 +193,7 @@ fn a_sequence_that_moves_takes_the_tokens_of_transformers() {
                     move_slot(&mut model, position, slot, to, how);
                     slot = to;
                 }
-                made.push(next(&mut model, &made[made.len() - 1..].to_vec(), position, slot));
+                made.push(next(&mut model, &made[made.len() - 1..], position, slot));
             }
             assert_eq!(made, expected.greedy, "{}", path.display());
         }

@@ -9,6 +9,7 @@ mod fixtures;
 mod folder;
 mod forward;
 mod split;
+mod states;
 mod steps;
 mod support;
 mod teardown;
