@@ -79,3 +79,41 @@ impl ReadAt for Quantized {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{PIECE, quantized};
+    use met_kernels::{TensorType, WeightSource};
+
+    #[test]
+    fn any_part_can_be_read_and_a_long_one_is_the_sum_of_its_pieces() {
+        let (rows, cols) = (3, PIECE);
+        let values = (0..rows * cols).map(|i| ((i * 7919) % 1000) as f32 / 500.0 - 1.0);
+        for ty in [TensorType::Q8_0, TensorType::Q4_K] {
+            let mut matrix = WeightSource {
+                name: "w".to_owned(),
+                ty: TensorType::F32,
+                rows,
+                cols,
+                data: values
+                    .clone()
+                    .flat_map(f32::to_le_bytes)
+                    .collect::<Vec<_>>()
+                    .into(),
+            };
+            quantized(&mut matrix, ty);
+            let row_bytes = matrix.row_bytes().unwrap();
+            let read = |from: usize, to: usize| {
+                let mut out = vec![0; to - from];
+                matrix.read(from, &mut out).map(|()| out)
+            };
+            let whole = read(0, rows * row_bytes).unwrap();
+            let by_rows = (0..rows).flat_map(|row| read(row * row_bytes, (row + 1) * row_bytes).unwrap());
+            assert!(by_rows.eq(whole.iter().copied()), "{}", ty.name());
+            for (from, to) in [(0, 1), (5, 7), (33, 300), (row_bytes - 1, row_bytes + 1), (9, 9)] {
+                assert_eq!(read(from, to).unwrap(), whole[from..to]);
+            }
+            assert!(read(whole.len() - 1, whole.len() + 1).is_err());
+        }
+    }
+}

@@ -113,7 +113,12 @@ impl<'a> Binder<'a> {
             )));
         }
         self.used.insert(tensor.name.clone());
-        Ok(self.checkpoint.weight(name))
+        let source = self.checkpoint.weight(name);
+        Ok(source.map(|source| WeightSource {
+            cols: shape[0],
+            rows: shape[1..].iter().product(),
+            ..source
+        }))
     }
 
     /// A vector of `len` values, to each of which `plus` is added; an error where there is none.

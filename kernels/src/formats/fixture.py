@@ -1,6 +1,7 @@
-"""Writes fixture.bin: random blocks of every tensor type and their values by the `gguf` package.
+"""Writes fixture.bin: random blocks of every tensor type and their values by the `gguf` package, and quantize.bin.
 
-For each type, in the order of TensorType::ALL: 2 × 256 elements' bytes, then the values as f32.
+For each type, in the order of TensorType::ALL: 2 × 256 elements' bytes, then the values as f32. The other file has
+values as f32, then the blocks of Q8_0 that the package makes of them.
 Run: pip install gguf && python3 fixture.py
 """
 
@@ -8,7 +9,7 @@ import pathlib
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T
-from gguf.quants import dequantize
+from gguf.quants import dequantize, quantize
 
 # Where each type keeps its f16 scales, so that they can be made finite and of an ordinary size.
 SCALES = {
@@ -35,3 +36,11 @@ for ty, scales in SCALES.items():
     assert values.size == ELEMENTS and np.isfinite(values).all()
     out += blocks.tobytes() + values.tobytes()
 pathlib.Path(__file__).with_name("fixture.bin").write_bytes(out)
+
+# Values of every size, ties between two codes, and zeros.
+values = rng.normal(size=(48, 32)) * 10.0 ** rng.integers(-7, 4, (48, 1))
+ties = np.arange(-64, 64).reshape(4, 32) + 0.5
+ties[:, 0] = 127.0
+values = np.concatenate([values, ties, np.zeros((1, 32))]).astype(np.float32)
+blocks = quantize(values, T.Q8_0)
+pathlib.Path(__file__).with_name("quantize.bin").write_bytes(values.tobytes() + blocks.tobytes())

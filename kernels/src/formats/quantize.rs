@@ -214,6 +214,27 @@ mod tests {
         (off / values.iter().copied().map(square).sum::<f32>()).sqrt()
     }
 
+    /// Made by `fixture.py` with the `gguf` package: values, then blocks.
+    const FIXTURE: &[u8] = include_bytes!("quantize.bin");
+
+    #[test]
+    fn q8_0_equals_the_gguf_package_byte_for_byte() {
+        let blocks = FIXTURE.len() / (32 * 4 + 34);
+        let (values, expected) = FIXTURE.split_at(blocks * 32 * 4);
+        let values: Vec<f32> = values
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect();
+        let mut got = vec![0xAA; expected.len()];
+        quantize(TensorType::Q8_0, &values, &mut got).unwrap();
+        for (i, (got, expected)) in got.chunks(34).zip(expected.chunks(34)).enumerate() {
+            assert_eq!(got, expected, "block {i}");
+        }
+        assert!(blocks > 50);
+    }
+
     #[test]
     fn what_is_read_back_is_near() {
         let values = values(1 << 14);

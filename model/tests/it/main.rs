@@ -8,6 +8,8 @@ mod files;
 mod fixtures;
 mod folder;
 mod forward;
+mod hybrid;
+mod quantize;
 mod split;
 mod states;
 mod steps;
