@@ -22,5 +22,5 @@ pub mod weights;
 pub use checkpoint::{Checkpoint, Metadata, Tensor};
 pub use config::{ARCHITECTURES, ModelConfig};
 pub use forward::Decoder;
-pub use loaded::LoadedModel;
+pub use loaded::{LoadedModel, weights_identity};
 pub use met_kernels::{Error, ErrorKind, Result};

@@ -41,6 +41,15 @@ pub struct LoadedModel<O: Ops> {
     released: bool,
 }
 
+/// The identity of the weights that a load of `checkpoint` has which is asked to quantise like that.
+pub fn weights_identity(checkpoint: &Checkpoint, quantize: &str) -> Result<String> {
+    let identity = checkpoint.identity()?;
+    Ok(match quantize::choice(quantize)? {
+        Some(ty) => format!("{identity}-{}", ty.name()),
+        None => identity,
+    })
+}
+
 impl<O: Ops> LoadedModel<O> {
     /// Loads the checkpoint that `spec` names. `free_memory` is asked once the weights are loaded.
     ///
@@ -55,11 +64,9 @@ impl<O: Ops> LoadedModel<O> {
         let config = ModelConfig::from_checkpoint(&checkpoint)?;
         let context = check_spec(spec, &config)?;
         let (model, mut bound) = Decoder::bind(config, &checkpoint)?;
-        let mut identity = checkpoint.identity()?;
+        let identity = weights_identity(&checkpoint, spec.quantize.as_str())?;
         if let Some(ty) = quantize::choice(spec.quantize.as_str())? {
             bound.quantize(ty);
-            // Other weights than the checkpoint's.
-            identity = format!("{identity}-{}", ty.name());
         }
         let mut pools = Pools::default();
         let fill = || {

@@ -156,6 +156,32 @@ fn what_finishes_is_the_old_models_and_what_comes_after_is_the_new_ones() -> Res
 }
 
 #[test]
+fn a_model_that_is_quantised_at_load_is_another_model() -> Result<()> {
+    let model = fixture("tiny-f32.gguf");
+    for plan in PLANS {
+        let operated = Operated::start(&[("chat", &builtin(&model))])?;
+        let undisturbed = ask(&operated, || Ok(()))?;
+        let quantised = json!({"plan": plan, "in_flight": "carry", "quantize": "Q8_0"});
+        let (mut first, mut second) = (Value::Null, Value::Null);
+        let heard = ask(&operated, || {
+            first = operated.swap("chat", &with(&library(&model)?, quantised.clone()))?;
+            Ok(())
+        })?;
+        same(&heard, &undisturbed).with_context(|| format!("{plan}: {first}"))?;
+        ensure!(first["outcome"] == "swapped" && first["carried"] == 0, "{first}");
+        // It is the same as itself.
+        let undisturbed = ask(&operated, || Ok(()))?;
+        let heard = ask(&operated, || {
+            second = operated.swap("chat", &with(&library(&model)?, quantised.clone()))?;
+            Ok(())
+        })?;
+        same(&heard, &undisturbed).with_context(|| format!("{plan}: {second}"))?;
+        ensure!(second["carried"].as_u64() > Some(0), "{second}");
+    }
+    Ok(())
+}
+
+#[test]
 fn where_the_new_generation_is_smaller_what_runs_finishes_in_the_old_one() -> Result<()> {
     let model = fixture("tiny-q4_1.gguf");
     let operated = Operated::start(&[("chat", &builtin(&model))])?;

@@ -10,7 +10,7 @@ use crate::{
     loader::{Progress, Services},
     slot::{Generation, LoadSpec, ModelText, Slot, load},
 };
-use met_model::{Checkpoint, checkpoint};
+use met_model::{Checkpoint, checkpoint, weights_identity};
 use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
@@ -351,8 +351,10 @@ impl<T: ModelText> Swap<'_, T> {
             return has_room && candidate.identity() == incumbent.identity();
         }
         let Some(order) = &self.wanted else { return false };
-        let checkpoint = Checkpoint::open(Path::new(order.spec.model.path.as_str()));
-        let identity = checkpoint.and_then(|checkpoint| checkpoint.identity());
+        let model = &order.spec.model;
+        let checkpoint = Checkpoint::open(Path::new(model.path.as_str()));
+        let identity =
+            checkpoint.and_then(|checkpoint| weights_identity(&checkpoint, model.quantize.as_str()));
         identity.is_ok_and(|identity| identity == incumbent.identity().weights)
     }
 
