@@ -38,7 +38,7 @@ pub enum Command {
 #[derive(Args, Debug, Clone)]
 pub struct ServeArgs {
     /// Slots and listeners from a TOML file; SIGHUP, or `met-host reload`, applies what has changed in it
-    #[arg(long, conflicts_with_all = ["backend", "model", "slot", "threads", "ctx", "max_seqs", "kv_memory", "park_memory", "park_disk", "quantize"])]
+    #[arg(long, conflicts_with_all = ["backend", "model", "slot", "threads", "ctx", "max_seqs", "kv_memory", "park_memory", "park_disk", "session_ttl", "quantize"])]
     pub config: Option<PathBuf>,
     /// Backend: builtin:cpu, or the path of a backend library
     #[arg(long, default_value = "builtin:cpu")]
@@ -75,6 +75,9 @@ pub struct ServeArgs {
     /// Temporary files for those that don't fit there [default: 4G]
     #[arg(long)]
     pub park_disk: Option<Size>,
+    /// Seconds that a session is kept after its last turn [default: 600]
+    #[arg(long, value_name = "S")]
+    pub session_ttl: Option<f64>,
     /// What matrices of F32, F16 and BF16 become at load: Q8_0 or Q4_K
     #[arg(long, value_name = "TYPE")]
     pub quantize: Option<String>,

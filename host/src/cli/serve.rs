@@ -155,6 +155,7 @@ fn of_command_line(args: &ServeArgs) -> Config {
         kv_memory: Some(args.kv_memory),
         park_memory: args.park_memory,
         park_disk: args.park_disk,
+        session_ttl_s: args.session_ttl,
         quantize: args.quantize.clone(),
         ..SlotConfig::default()
     };

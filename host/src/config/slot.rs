@@ -49,6 +49,18 @@ pub struct SlotConfig {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub park_disk: Option<Size>,
+    /// Seconds that a session is kept after its last turn [default: 600]
+    #[arg(long = "session-ttl", value_name = "S")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_ttl_s: Option<f64>,
+    /// Most sessions that are kept at a time [default: 256]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_sessions: Option<u32>,
+    /// Snapshots of recurrent state that are kept; 0 sizes them by the free memory
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<u32>,
     /// What matrices of F32, F16 and BF16 become at load: Q8_0 or Q4_K; none leaves them as they are
     #[arg(long, value_name = "TYPE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,6 +184,9 @@ impl SlotConfig {
         spec.model.max_rows = self.max_seqs.unwrap_or(spec.model.max_rows);
         spec.model.max_batch_tokens = MAX_BATCH_TOKENS.max(spec.model.max_rows);
         spec.model.kv_bytes = self.kv_memory.map_or(spec.model.kv_bytes, |size| size.0);
+        spec.engine.session_ttl = seconds("session_ttl_s", self.session_ttl_s, spec.engine.session_ttl)?;
+        spec.engine.max_sessions = self.max_sessions.unwrap_or(spec.engine.max_sessions);
+        spec.model.snapshot_slots = self.snapshots.unwrap_or(spec.model.snapshot_slots);
         if let Some(quantize) = &self.quantize {
             spec.model.quantize = match quantize.as_str() {
                 "none" => "",
@@ -210,7 +225,8 @@ mod tests {
     #[test]
     fn what_is_left_out_stays_as_it_was() {
         let first = config(
-            r#"{"model": "a.gguf", "threads": 3, "kv_memory": "64M", "park_disk": 0, "options": {"isa": "avx2"}}"#,
+            r#"{"model": "a.gguf", "threads": 3, "kv_memory": "64M", "park_disk": 0, "options": {"isa": "avx2"},
+                "session_ttl_s": 2.5, "max_sessions": 7, "snapshots": 5, "quantize": "Q8_0"}"#,
         );
         let first = first.order(None, &builtins()).expect("it makes sense");
         assert_eq!(first.spec.model.path, "a.gguf");
@@ -219,7 +235,10 @@ mod tests {
             (MAX_SEQS, 64 << 20)
         );
         assert_eq!((first.plan, first.in_flight), (None, InFlight::Finish));
-        assert_eq!(first.spec.engine.park_disk, 0);
+        let engine = first.spec.engine;
+        assert_eq!((engine.park_disk, engine.max_sessions), (0, 7));
+        assert_eq!(engine.session_ttl, Duration::from_millis(2500));
+        assert_eq!(first.spec.model.snapshot_slots, 5);
 
         let second =
             config(r#"{"model": "b.gguf", "plan": "drain_first", "in_flight": "carry", "verify": false}"#);
@@ -233,6 +252,9 @@ mod tests {
             (Some(Plan::DrainFirst), InFlight::Carry)
         );
         assert_eq!(second.verify, Verify::Skip);
+        assert_eq!(second.spec.model.quantize, "Q8_0");
+        let plain = config(r#"{"quantize": "none"}"#).order(Some(&first.spec), &builtins());
+        assert_eq!(plain.expect("it makes sense").spec.model.quantize, "");
 
         let third = config(r#"{"backend": "other.so"}"#);
         let third = third
