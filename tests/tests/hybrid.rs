@@ -1,0 +1,238 @@
+//! Models with recurrent state behind the real server: their tokens are those that transformers takes, whatever befalls
+//! them on the way, and what they held comes back.
+
+use anyhow::{Context, Result, ensure};
+use met_host::{slot::ModelText, text::Text};
+use met_tests::{
+    operator::{Operated, builtin, eventually, library, with},
+    stream::Stream,
+};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+};
+use tempfile::TempDir;
+
+const HYBRIDS: [&str; 3] = ["granitemoehybrid", "granitemoehybrid-experts", "qwen3_next"];
+
+/// A model with the tokenizer of another one, which has as many tokens.
+struct Hybrid {
+    folder: TempDir,
+    /// The prompt, and what transformers continues it with.
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures")
+}
+
+impl Hybrid {
+    fn new(name: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let texts = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
+        for file in texts {
+            fs::copy(fixtures().join("llama").join(file), folder.path().join(file))?;
+        }
+        for entry in fs::read_dir(fixtures().join(name))? {
+            let entry = entry?;
+            fs::copy(entry.path(), folder.path().join(entry.file_name()))?;
+        }
+        let expected: Value = serde_json::from_slice(&fs::read(folder.path().join("expected.json"))?)?;
+        let prompt = expected["prompt"].as_u64().context("a number")? as usize;
+        let tokens: Vec<u32> = serde_json::from_value(expected["tokens"].clone())?;
+        Ok(Self {
+            folder,
+            prompt: tokens[..prompt].to_vec(),
+            greedy: serde_json::from_value(expected["greedy"].clone())?,
+        })
+    }
+
+    fn slot(&self) -> Value {
+        with(
+            &builtin(self.folder.path()),
+            json!({"kv_memory": "1M", "max_seqs": 8}),
+        )
+    }
+
+    /// The text of what transformers continues with, from token `from` on.
+    fn text(&self, from: usize) -> Result<String> {
+        let text = Text::open(self.folder.path()).map_err(anyhow::Error::msg)?;
+        Ok(text.text(&self.greedy[from..]))
+    }
+}
+
+/// The greedy continuation of tokens, and how many of these were found in the cache.
+fn complete(operated: &Operated, prompt: &[u32], tokens: usize, more: Value) -> Result<(String, u64)> {
+    let body = with(
+        &json!({"model": "chat", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true}),
+        more,
+    );
+    let mut answer = ureq::post(format!("{}/v1/completions", operated.server.url())).send_json(body)?;
+    let answer: Value = answer.body_mut().read_json()?;
+    let text = answer["choices"][0]["text"].as_str().context("a text")?;
+    let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+    Ok((text.to_owned(), cached.as_u64().context("a number")?))
+}
+
+#[test]
+fn a_second_turn_goes_on_from_a_snapshot_with_the_tokens_of_transformers() -> Result<()> {
+    for name in HYBRIDS {
+        let hybrid = Hybrid::new(name)?;
+        let operated = Operated::start(&[("chat", &hybrid.slot())])?;
+        let Hybrid { prompt, greedy, .. } = &hybrid;
+        let first = complete(&operated, prompt, greedy.len(), json!({}))?;
+        ensure!(first == (hybrid.text(0)?, 0), "{name}: {first:?}");
+        let turn = [&prompt[..], &greedy[..50]].concat();
+        let second = complete(&operated, &turn, greedy.len() - 50, json!({}))?;
+        ensure!(
+            second.0 == hybrid.text(50)? && second.1 >= 32,
+            "{name}: {second:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stream_is_carried_from_the_built_in_backend_to_the_library() -> Result<()> {
+    for name in HYBRIDS {
+        let hybrid = Hybrid::new(name)?;
+        let operated = Operated::start(&[("chat", &hybrid.slot())])?;
+        let body = json!({
+            "model": "chat", "prompt": hybrid.prompt, "max_tokens": 400, "ignore_eos": true, "temperature": 0.8, "seed": 3,
+        });
+        let undisturbed = Stream::start(&operated.server, &body)?.rest()?;
+        for plan in ["side_by_side", "drain_first"] {
+            let streams: Vec<_> = (0..3)
+                .map(|_| Stream::start(&operated.server, &body))
+                .collect::<Result<_>>()?;
+            let to = match plan {
+                "drain_first" => hybrid.slot(),
+                _ => with(
+                    &hybrid.slot(),
+                    json!({"backend": library(hybrid.folder.path())?["backend"]}),
+                ),
+            };
+            let report = thread::scope(|scope| {
+                let readers: Vec<_> = streams
+                    .into_iter()
+                    .map(|stream| scope.spawn(|| stream.rest()))
+                    .collect();
+                let report =
+                    operated.swap("chat", &with(&to, json!({"plan": plan, "in_flight": "carry"})))?;
+                for reader in readers {
+                    let heard = reader.join().map_err(|_| anyhow::anyhow!("it panicked"))??;
+                    ensure!(heard == undisturbed, "{name}, {plan}: {report}");
+                }
+                Ok(report)
+            })?;
+            ensure!(
+                report["outcome"] == "swapped" && report["carried"] == 3 && report["cancelled"] == 0,
+                "{report}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_teardown_under_load_gives_every_pool_back_in_order() -> Result<()> {
+    for name in HYBRIDS {
+        let hybrid = Hybrid::new(name)?;
+        let operated = Operated::start(&[("chat", &hybrid.slot())])?;
+        let body = json!({
+            "model": "chat", "prompt": hybrid.prompt, "max_tokens": 400, "ignore_eos": true, "session_id": "held",
+        });
+        let streams: Vec<_> = (0..6)
+            .map(|_| Stream::start(&operated.server, &body))
+            .collect::<Result<_>>()?;
+        let ledger = operated
+            .send("GET", "/slots/chat/ledger", &Value::Null)?
+            .json
+            .to_string();
+        ensure!(
+            ledger.contains("ssm state pool") && ledger.contains("ssm snapshots"),
+            "{ledger}"
+        );
+        let report = operated.swap(
+            "chat",
+            &with(
+                &hybrid.slot(),
+                json!({"plan": "drain_first", "in_flight": "cancel"}),
+            ),
+        )?;
+        let pools = report["released"]["pools"].as_array().context("pools")?;
+        let labels: Vec<&str> = pools.iter().filter_map(|pool| pool["label"].as_str()).collect();
+        ensure!(
+            labels
+                == [
+                    "derived weights",
+                    "ssm snapshots",
+                    "ssm state pool",
+                    "kv cache",
+                    "buffer arena",
+                    "weight store"
+                ],
+            "{report}"
+        );
+        for pool in &pools[1..] {
+            ensure!(
+                pool["bytes"].as_u64() > Some(0) && pool["error"] == Value::Null,
+                "{report}"
+            );
+        }
+        ensure!(
+            report["outcome"] == "swapped"
+                && report["cancelled"] == 6
+                && report["released"]["swept"]["count"] == 0,
+            "{report}"
+        );
+        ensure!(
+            report["memory"]["after"]["device"]["ledger_bytes"] == 0,
+            "{report}"
+        );
+        for stream in streams {
+            let heard = stream.rest()?;
+            ensure!(heard.error.is_some() && heard.done, "{heard:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_session_outlives_what_others_compute_until_it_expires() -> Result<()> {
+    let hybrid = Hybrid::new("granitemoehybrid")?;
+    // Room for some conversations and for few snapshots.
+    let small = json!({"kv_memory": "96K", "snapshots": 4, "session_ttl_s": 20, "max_seqs": 2});
+    let operated = Operated::start(&[("chat", &with(&hybrid.slot(), small.clone()))])?;
+    let Hybrid { prompt, greedy, .. } = &hybrid;
+    let turn = [&prompt[..], &greedy[..50]].concat();
+    let others = || -> Result<()> {
+        for other in 10..20 {
+            complete(&operated, &[other; 40], 100, json!({}))?;
+        }
+        Ok(())
+    };
+    let first = complete(&operated, prompt, greedy.len(), json!({"session_id": "a"}))?;
+    ensure!(first.0 == hybrid.text(0)?, "{first:?}");
+    others()?;
+    ensure!(operated.slot("chat")?["counts"]["sessions"] == 1);
+    let second = complete(&operated, &turn, greedy.len() - 50, json!({"session_id": "a"}))?;
+    ensure!(second.0 == hybrid.text(50)? && second.1 >= 32, "{second:?}");
+
+    // Without a session it is forgotten; so is one that has expired, and its places are used again.
+    let soon = with(&hybrid.slot(), with(&small, json!({"session_ttl_s": 0.2})));
+    operated.swap("chat", &soon)?;
+    for session in [json!({}), json!({"session_id": "a"})] {
+        complete(&operated, prompt, greedy.len(), session)?;
+        eventually("no session is left", || {
+            Ok(operated.slot("chat")?["counts"]["sessions"] == 0)
+        })?;
+        others()?;
+        let again = complete(&operated, &turn, greedy.len() - 50, json!({}))?;
+        ensure!(again == (hybrid.text(50)?, 0), "{again:?}");
+    }
+    Ok(())
+}
