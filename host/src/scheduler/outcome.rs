@@ -206,6 +206,8 @@ impl Scheduler {
     /// Decides by the kind of an error what becomes of the sequences of a step that did not happen.
     fn failed(&mut self, flight: Flight, error: &Error, effects: &mut Vec<Effect>) {
         match error.kind {
+            // It has computed with what an earlier one should have written, which explains it.
+            ErrorKind::Exhausted | ErrorKind::Invalid if flight.void => {}
             ErrorKind::Fault | ErrorKind::Bug | ErrorKind::Cancelled => self.fence(error, effects),
             ErrorKind::Exhausted => self.no_memory(error, effects),
             ErrorKind::Invalid => match flight.rows.as_slice() {

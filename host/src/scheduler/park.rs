@@ -79,13 +79,13 @@ impl Scheduler {
         self.settle(at);
     }
 
-    /// The running sequence that gives way first: one whose client is slow, else the youngest; none that was just
-    /// brought back.
-    pub(super) fn victim(&self) -> Option<usize> {
+    /// The running sequence that gives way to `id` first: one whose client is slow, else the youngest, which may be
+    /// itself; none that is older, and none that was just brought back.
+    pub(super) fn victim(&self, id: RequestId) -> Option<usize> {
         self.slow_victim().or_else(|| {
             self.running
                 .iter()
-                .rposition(|sequence| sequence.is_admitted() && !sequence.is_fresh)
+                .rposition(|sequence| sequence.is_admitted() && !sequence.is_fresh && sequence.id >= id)
         })
     }
 

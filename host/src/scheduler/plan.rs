@@ -177,7 +177,7 @@ impl Scheduler {
             if self.running.iter().any(|sequence| !sequence.is_admitted()) {
                 return false;
             }
-            let Some(victim) = self.victim() else {
+            let Some(victim) = self.victim(id) else {
                 return false;
             };
             self.park(victim);

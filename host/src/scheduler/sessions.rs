@@ -1,6 +1,6 @@
 //! Sessions: what was computed for a conversation's last turn is kept from eviction until its next one.
 //!
-//! A session holds blocks as a table does, and pins the snapshot at their end. The next turn finds them by its prefix
+//! A session holds blocks as a table does, and pins snapshots. The next turn finds them by its prefix
 //! like any others; without a session they are found as well, but may be evicted. There are at most so many sessions,
 //! with so large a share of the blocks and snapshots, and the one that was used longest ago gives way: to another
 //! session, and to any request that lacks blocks.
@@ -23,7 +23,8 @@ pub(super) struct Sessions {
 struct Session {
     id: SessionId,
     blocks: Vec<u32>,
-    snapshot: Option<u32>,
+    /// At most two: where its prompt ended, and where its answer did. The next turn may tell the answer otherwise.
+    snapshots: Vec<u32>,
     ends: Duration,
 }
 
@@ -52,12 +53,11 @@ impl Sessions {
         self.kept.front().map(|session| session.ends)
     }
 
-    /// What each holds: blocks, and a snapshot.
+    /// What each holds: blocks, and snapshots.
     #[cfg(test)]
-    pub fn held(&self) -> impl Iterator<Item = (&[u32], Option<u32>)> {
-        self.kept
-            .iter()
-            .map(|session| (session.blocks.as_slice(), session.snapshot))
+    pub fn held(&self) -> impl Iterator<Item = (&[u32], &[u32])> {
+        let kept = self.kept.iter();
+        kept.map(|session| (session.blocks.as_slice(), session.snapshots.as_slice()))
     }
 
     fn insert(&mut self, session: Session) {
@@ -79,7 +79,7 @@ impl Sessions {
             self.pinned -= u32::from(*holders == 0);
         }
         pool.release(&mut session.blocks);
-        if let Some(snapshot) = session.snapshot {
+        for snapshot in session.snapshots {
             pool.unpin_snapshot(snapshot);
         }
     }
@@ -88,9 +88,8 @@ impl Sessions {
         self.kept.iter().position(|session| session.id == *id)
     }
 
-    fn snapshots(&self) -> u32 {
-        let with_one = self.kept.iter().filter(|session| session.snapshot.is_some());
-        with_one.count() as u32
+    fn snapshots(&self) -> usize {
+        self.kept.iter().map(|session| session.snapshots.len()).sum()
     }
 }
 
@@ -136,18 +135,32 @@ impl Scheduler {
         if let Some(at) = self.sessions.at(&id) {
             self.sessions.remove(at, &mut self.pool);
         }
-        let mut blocks = Vec::new();
-        let shared = self.pool.share(&sequence.tokens, &mut blocks);
+        let mut snapshots = Vec::new();
+        let mut share = |tokens: &[u32]| {
+            let mut blocks = Vec::new();
+            snapshots.extend(self.pool.share(tokens, &mut blocks).snapshot);
+            blocks
+        };
+        let mut of_prompt = share(&sequence.tokens[..sequence.prompt as usize]);
+        let blocks = share(&sequence.tokens);
+        self.pool.release(&mut of_prompt);
+        if let [one, other] = snapshots[..]
+            && one == other
+        {
+            self.pool.unpin_snapshot(one);
+            snapshots.pop();
+        }
         self.sessions.insert(Session {
             id,
             blocks,
-            snapshot: shared.snapshot,
+            snapshots,
             ends: self.sessions.now.saturating_add(self.limits.session_ttl),
         });
+        let (_, all_snapshots) = self.pool.snapshots();
         // The newest is the last to go, but one that is too large by itself goes too.
         while self.sessions.count() > self.limits.max_sessions
             || self.sessions.pinned() > self.pool.total() / 2
-            || self.sessions.snapshots() > self.pool.snapshots().1.div_ceil(2)
+            || self.sessions.snapshots() > (all_snapshots as usize / 2).max(2)
         {
             self.end_oldest_session();
         }

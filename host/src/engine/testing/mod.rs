@@ -42,6 +42,9 @@ struct Controls {
     calls: Vec<&'static str>,
     failures: HashMap<&'static str, VecDeque<Error>>,
     held: Option<&'static str>,
+    /// A call hangs, or the next one may pass.
+    hangs: bool,
+    passes: bool,
     step_time: Duration,
     ledger: Vec<LedgerEntry>,
     dropped: bool,
@@ -79,6 +82,16 @@ impl FakeControls {
         self.lock().held = Some(name);
     }
 
+    /// Lets the call that hangs go on, and waits until the next one does.
+    pub fn pass(&self) {
+        let mut controls = self.lock();
+        controls.passes = true;
+        self.0.1.notify_all();
+        while controls.passes || !controls.hangs {
+            controls = self.0.1.wait(controls).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Lets what hangs go on.
     pub fn release(&self) {
         self.lock().held = None;
@@ -97,7 +110,7 @@ impl FakeControls {
         controls.ledger.push(entry(serial, owner, bytes));
     }
 
-    /// The names of the calls made so far, in order; those that come with every step or request are not kept.
+    /// The names of the calls made so far, in order; `submit` and `collect` are not kept.
     pub fn calls(&self) -> Vec<&'static str> {
         self.lock().calls.clone()
     }
@@ -109,14 +122,14 @@ impl FakeControls {
 
     fn call(&self, name: &'static str) -> Result<(), Error> {
         let mut controls = self.lock();
-        if !matches!(
-            name,
-            "submit" | "collect" | "memory" | "ledger" | "free_state" | "take_snapshot" | "use_snapshot"
-        ) {
+        if !matches!(name, "submit" | "collect" | "memory" | "ledger") {
             controls.calls.push(name);
         }
-        while controls.held == Some(name) {
+        while controls.held == Some(name) && !std::mem::take(&mut controls.passes) {
+            controls.hangs = true;
+            self.0.1.notify_all();
             controls = self.0.1.wait(controls).unwrap_or_else(PoisonError::into_inner);
+            controls.hangs = false;
         }
         match controls.failures.get_mut(name).and_then(VecDeque::pop_front) {
             Some(error) => Err(error),
@@ -362,6 +375,10 @@ impl DeviceIo for FakeDevice {
                     .for_each(|place| self.cache[*place] = GARBAGE);
             }
             self.states.spoil(ticket);
+            if matches!(error.kind, ErrorKind::Fault | ErrorKind::Bug) {
+                // Nobody collects from a device that was lost.
+                self.flights.clear();
+            }
             return Err(error);
         }
         let mut top = 0;

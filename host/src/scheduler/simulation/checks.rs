@@ -61,7 +61,7 @@ impl World {
             }
             Event::Failed(Failure::Invalid(_)) => {
                 assert!(
-                    client.poisoned || longest.check(&client.request).is_err(),
+                    client.poisoned || client.curse.is_some() || longest.check(&client.request).is_err(),
                     "{id:?} was not invalid"
                 );
             }
@@ -210,7 +210,10 @@ impl World {
         let rows = scheduler.flights.iter().flat_map(|flight| &flight.rows);
         let taken: Vec<u32> = rows.filter_map(|row| row.snapshot).collect();
         let sequences = scheduler.running.iter().chain(&scheduler.waiting);
-        let sessions = scheduler.sessions.held().filter_map(|(_, snapshot)| snapshot);
+        let sessions = scheduler
+            .sessions
+            .held()
+            .flat_map(|(_, snapshots)| snapshots.iter().copied());
         let pinned: Vec<u32> = sequences
             .filter_map(|sequence| sequence.snapshot)
             .chain(sessions)

@@ -5,6 +5,7 @@ use crate::{
     request::{Failure, Request, Sampling, SessionId},
     scheduler::{Input, RequestId},
 };
+use met_backend_api::ErrorKind;
 
 /// What the simulation knows of a request.
 pub struct Client {
@@ -14,6 +15,8 @@ pub struct Client {
     pub paused: bool,
     /// The backend calls any batch with it invalid.
     pub poisoned: bool,
+    /// Each step that computes this position fails so when it is collected.
+    pub curse: Option<(u32, ErrorKind)>,
     /// Planned steps since it was the oldest and had a row.
     pub passed_over: u32,
     pub started: bool,
@@ -66,12 +69,20 @@ impl World {
         };
         let fits = self.limits.check(&request).is_ok();
         let poisoned = self.trouble > 0 && self.random.chance(30);
+        let curse = (self.trouble > 0 && self.random.chance(20)).then(|| {
+            let position = self.random.between(0, request.prompt.len() as u64 + 5) as u32;
+            match self.random.chance(500) {
+                true => (position, ErrorKind::Invalid),
+                false => (position, ErrorKind::Exhausted),
+            }
+        });
         let tokens = request.prompt.clone();
         let client = Client {
             request: request.clone(),
             tokens,
             paused: false,
             poisoned,
+            curse,
             passed_over: 0,
             started: false,
             failed_steps: 0,

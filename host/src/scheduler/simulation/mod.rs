@@ -21,13 +21,16 @@ use random::Random;
 use reached::Reached;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
 
-const RUNS: u64 = 300;
+const RUNS: u64 = 600;
 /// Steps with arrivals and faults; then the rest is finished.
 const STEPS: usize = 150;
+/// A longer line would teach nothing more, and each check goes through it.
+const MOST_CLIENTS: usize = 40;
 /// Planned steps that the oldest request may go without a row of its own: retries, suspects that are tried
 /// alone, steps in flight that hold blocks.
 const PATIENCE: u32 = 60;
@@ -58,8 +61,15 @@ fn simulation() {
     }
 }
 
-/// A step in flight: its ticket, and whose blocks it uses.
-type Submitted = (Ticket, Vec<(RequestId, Vec<u32>)>);
+/// A step in flight: its ticket, and its rows.
+type Submitted = (Ticket, Vec<SubmittedRow>);
+
+/// Whose row it is, the blocks it uses, and the positions of its tokens.
+struct SubmittedRow {
+    id: RequestId,
+    blocks: Vec<u32>,
+    positions: Range<u32>,
+}
 
 struct World {
     random: Random,
@@ -133,7 +143,7 @@ impl World {
             .then(|| self.random.between(1, STEPS as u64) as usize);
         let busy = self.random.between(20, 700);
         for step in 0..STEPS {
-            while self.random.chance(busy) {
+            while self.random.chance(busy) && self.clients.len() < MOST_CLIENTS {
                 self.submit_request();
             }
             self.disturb();
@@ -310,11 +320,12 @@ impl World {
             // What this step writes belongs to nobody else in flight.
             let size = self.limits.block_size;
             let written = &row.blocks[(row.position / size) as usize..];
-            for (other, blocks) in self.flights.iter().flat_map(|(_, blocks)| blocks) {
-                let shared = blocks.iter().any(|block| written.contains(block));
+            for other in self.flights.iter().flat_map(|(_, rows)| rows) {
+                let shared = other.blocks.iter().any(|block| written.contains(block));
                 assert!(
-                    other == id || !shared,
-                    "{id:?} writes to blocks that {other:?} has in flight"
+                    other.id == *id || !shared,
+                    "{id:?} writes to blocks that {:?} has in flight",
+                    other.id
                 );
             }
         }
@@ -330,11 +341,12 @@ impl World {
         } else {
             poisoned.then_some(ErrorKind::Invalid)
         };
-        let blocks = planned
-            .iter()
-            .zip(&rows)
-            .map(|(id, row)| (*id, row.blocks.to_vec()))
-            .collect();
+        let submitted = planned.iter().zip(&rows).map(|(id, row)| SubmittedRow {
+            id: *id,
+            blocks: row.blocks.to_vec(),
+            positions: row.position..row.position + row.tokens.len().max(1) as u32,
+        });
+        let submitted = submitted.collect();
         if let Some(kind) = kind {
             drop(rows);
             self.fail(kind, planned.len(), |error| Input::SubmitFailed { error });
@@ -346,22 +358,34 @@ impl World {
                 })
                 .expect("no failure was ordered");
             drop(rows);
-            self.flights.push_back((ticket, blocks));
+            self.flights.push_back((ticket, submitted));
             self.tell(Input::Submitted { ticket });
         }
         self.age(&planned);
     }
 
     fn collect_step(&mut self, fatal: bool) {
-        let Some((ticket, whose)) = self.flights.pop_front() else {
+        let Some((ticket, step)) = self.flights.pop_front() else {
             return;
         };
         let (row_count, top_count) = self.scheduler.oldest_sizes();
-        assert_eq!(row_count, whose.len());
+        assert_eq!(row_count, step.len());
         let mut rows = vec![RowOutput::default(); row_count];
         let mut top = vec![TokenLogprob::default(); top_count];
+        let curses = step.iter().filter_map(|row| {
+            let (position, kind) = self.clients.get(&row.id)?.curse?;
+            row.positions.contains(&position).then_some(kind)
+        });
+        let cursed = curses.last();
+        let is_void = self.scheduler.flights.front().is_some_and(|flight| flight.void);
         let kind = if fatal {
             Some(ErrorKind::Fault)
+        } else if cursed.is_some() {
+            self.reached.cursed += 1;
+            cursed
+        } else if is_void && self.random.chance(300) {
+            // What an earlier failure left behind may be no good input.
+            Some(ErrorKind::Invalid)
         } else if self.random.chance(self.trouble) {
             // A step that fails alone is taken as the fault of its only request.
             Some(if row_count > 1 && self.random.chance(500) {
@@ -382,7 +406,9 @@ impl World {
         };
         match self.device.collect(ticket, out) {
             Ok(()) => {
-                self.exhausted_in_a_row = 0;
+                if !is_void {
+                    self.exhausted_in_a_row = 0;
+                }
                 let elapsed = Duration::from_millis(self.random.between(0, 3000));
                 self.tell(Input::Collected {
                     rows: &rows,
@@ -392,9 +418,9 @@ impl World {
             }
             Err(error) => {
                 self.reached.failed_collects += 1;
-                let later = self.flights.iter().flat_map(|(_, whose)| whose);
-                for (id, _) in whose.iter().chain(later) {
-                    if let Some(client) = self.clients.get_mut(id) {
+                let later = self.flights.iter().flat_map(|(_, rows)| rows);
+                for row in step.iter().chain(later) {
+                    if let Some(client) = self.clients.get_mut(&row.id) {
                         client.failed_steps += 1;
                     }
                 }

@@ -24,6 +24,7 @@ pub struct Reached {
     pub exhausted: u64,
     pub failed_collects: u64,
     pub invalid: u64,
+    pub cursed: u64,
     pub fences: u64,
     pub aborts: u64,
 }
@@ -51,7 +52,7 @@ impl Reached {
     }
 
     /// Each, and how often the runs come to it at least.
-    fn all(&mut self) -> [(&mut u64, u64); 21] {
+    fn all(&mut self) -> [(&mut u64, u64); 22] {
         [
             (&mut self.steps, 50_000),
             (&mut self.stopped, 300),
@@ -72,6 +73,7 @@ impl Reached {
             (&mut self.exhausted, 100),
             (&mut self.failed_collects, 100),
             (&mut self.invalid, 100),
+            (&mut self.cursed, 100),
             (&mut self.fences, 2),
             (&mut self.aborts, 2),
         ]

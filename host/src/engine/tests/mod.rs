@@ -1,6 +1,8 @@
 //! The engine thread with a fake device.
 
 mod moves;
+mod sessions;
+mod shutdown;
 
 use super::{
     testing::{FakeControls, FakeDevice, error},

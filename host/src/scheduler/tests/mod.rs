@@ -1,15 +1,21 @@
 //! What a reader would ask of the scheduler first, one at a time. The [`simulation`](super::simulation) has the rest.
 
 use super::*;
-use crate::request::FinishReason;
+use crate::request::{FinishReason, SessionId};
 use met_backend_api::{Error, RowOutput, Ticket, TokenLogprob, Want};
 use std::time::Duration;
+
+mod recurrent;
 
 /// Plans and collects one step at a time; each row samples the token that `answer` gives for its request.
 struct Driver {
     scheduler: Scheduler,
     ticket: Ticket,
     effects: Vec<Effect>,
+    /// What was to be done between steps.
+    ops: Vec<DeviceOp>,
+    /// Whether it can be done.
+    can: fn(&DeviceOp) -> bool,
 }
 
 const LIMITS: Limits = Limits {
@@ -35,13 +41,20 @@ impl Driver {
             scheduler: Scheduler::new(limits),
             ticket: 0,
             effects: Vec::new(),
+            ops: Vec::new(),
+            can: |_| true,
         }
     }
 
     fn submit(&mut self, id: u64, prompt: usize, max_tokens: u32) {
+        self.submit_turn(id, vec![1; prompt], max_tokens, None);
+    }
+
+    fn submit_turn(&mut self, id: u64, prompt: Vec<u32>, max_tokens: u32, session: Option<&str>) {
         let request = Request {
-            prompt: vec![1; prompt],
+            prompt,
             max_tokens,
+            session: session.and_then(SessionId::new),
             ..Request::default()
         };
         self.tell(Input::Submit {
@@ -56,9 +69,12 @@ impl Driver {
 
     /// The rows of the next step: whose, and how many tokens.
     fn plan(&mut self) -> Vec<(u64, usize)> {
-        if !self.scheduler.plan() {
-            return Vec::new();
+        while !self.scheduler.plan() {
+            if !self.perform() {
+                return Vec::new();
+            }
         }
+        self.perform();
         let ids = self
             .scheduler
             .planned
@@ -70,9 +86,41 @@ impl Driver {
             .collect()
     }
 
+    /// Does what is to be done between steps. Whether there was anything.
+    fn perform(&mut self) -> bool {
+        let before = self.ops.len();
+        while let Some(op) = self.scheduler.next_op() {
+            let succeeded = (self.can)(&op);
+            self.tell(Input::OpDone {
+                op: &op,
+                succeeded,
+                elapsed: Duration::from_micros(1),
+            });
+            self.ops.push(op);
+        }
+        self.ops.len() > before
+    }
+
+    /// Runs steps until no request is left.
+    fn run(&mut self) {
+        let mut steps = 0;
+        while !self.scheduler.is_empty() {
+            self.step();
+            steps += 1;
+            assert!(steps < 1000, "it comes to no end");
+        }
+        self.perform();
+    }
+
     /// Runs a step in which each row that samples gives `output`, and which takes `elapsed`.
     fn step_with(&mut self, output: RowOutput, elapsed: Duration) -> Vec<(u64, usize)> {
         let planned = self.plan();
+        self.go_on(output, elapsed);
+        planned
+    }
+
+    /// Runs the planned step.
+    fn go_on(&mut self, output: RowOutput, elapsed: Duration) {
         let sample = |row: &met_backend_api::Row<'_>| {
             if row.want == Want::Token {
                 output
@@ -83,12 +131,12 @@ impl Driver {
         let outputs: Vec<RowOutput> = self.scheduler.batch().iter().map(sample).collect();
         self.ticket += 1;
         self.tell(Input::Submitted { ticket: self.ticket });
+        self.perform();
         self.tell(Input::Collected {
             rows: &outputs,
             top: &[],
             elapsed,
         });
-        planned
     }
 
     fn step(&mut self) -> Vec<(u64, usize)> {

@@ -1,0 +1,85 @@
+//! Models with recurrent state, and sessions, through the engine thread: the fake device checks that each row finds the
+//! state that its tokens have left.
+
+use super::*;
+use crate::request::SessionId;
+
+fn turn(prompt: &[u32], max_tokens: u32, session: &str) -> Request {
+    Request {
+        session: SessionId::new(session),
+        ..request(prompt, max_tokens)
+    }
+}
+
+/// How many tokens of a request were found in the cache.
+fn cached(events: &[Event]) -> u32 {
+    match events.first() {
+        Some(Event::Started { cached }) => *cached,
+        other => panic!("it began with {other:?}"),
+    }
+}
+
+/// A prompt that is nobody else's.
+fn prompt(conversation: u32, length: usize) -> Vec<u32> {
+    (0..length as u32)
+        .map(|at| (conversation * 37 + at * 5) % 256)
+        .collect()
+}
+
+#[test]
+fn what_is_parked_comes_back_with_its_state_from_memory_and_from_files() {
+    let options = EngineOptions {
+        // Room for one copy, or two.
+        park_memory: 150,
+        ..EngineOptions::default()
+    };
+    let (engine, controls) = start(|| FakeDevice::new(12, 4, 4).with_state(4, 4), options);
+    let alone: Vec<Vec<u32>> = (0..6)
+        .map(|at| ids(&all(engine.submit(request(&prompt(at, 9), 30)).expect("room"))))
+        .collect();
+    assert_eq!(engine.snapshot().counts.preemptions, 0);
+    let streams: Vec<_> = (0..6)
+        .map(|at| engine.submit(request(&prompt(at, 9), 30)).expect("room"))
+        .collect();
+    let together: Vec<Vec<u32>> = streams.into_iter().map(|stream| ids(&all(stream))).collect();
+    assert_eq!(together, alone);
+    assert!(engine.snapshot().counts.swaps > 0);
+    let calls = controls.calls();
+    assert!(calls.contains(&"save_state") && calls.contains(&"restore_state"));
+    assert!(engine.shutdown(LONG).is_clean());
+}
+
+#[test]
+fn a_session_is_kept_until_it_ends_and_what_it_had_is_used_again() {
+    let options = EngineOptions {
+        session_ttl: Duration::from_millis(300),
+        ..EngineOptions::default()
+    };
+    let (engine, _controls) = start(|| FakeDevice::new(24, 4, 4).with_state(4, 4), options);
+    let first = prompt(1, 30);
+    let begun = Instant::now();
+    all(engine.submit(turn(&first, 6, "a")).expect("room"));
+    let churn = |from: u32| {
+        for at in from..from + 4 {
+            all(engine.submit(request(&prompt(at, 40), 12)).expect("room"));
+        }
+    };
+    churn(10);
+    let events = all(engine.submit(turn(&first, 1, "a")).expect("room"));
+    // On a machine so slow that it had ended by then, there is nothing to see.
+    if begun.elapsed() < options.session_ttl {
+        assert_eq!(cached(&events), 28);
+    }
+    wait_for(&engine, |snapshot| snapshot.counts.sessions == 0);
+    assert_eq!(engine.snapshot().counts.blocks_used, 0);
+    churn(20);
+    assert_eq!(
+        cached(&all(engine.submit(turn(&first, 1, "b")).expect("room"))),
+        0
+    );
+    wait_for(&engine, |snapshot| snapshot.counts.sessions == 0);
+    let counts = engine.snapshot().counts;
+    assert_eq!((counts.blocks_pinned, counts.state_slots_used), (0, 0));
+    assert!(counts.snapshots_used <= counts.snapshots_total);
+    assert!(engine.shutdown(LONG).is_clean());
+}
