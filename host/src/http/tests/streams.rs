@@ -71,7 +71,7 @@ async fn a_stop_text_never_shows_in_a_stream() {
 #[tokio::test]
 async fn choices_of_a_stream_interleave() {
     let server = Server::start().await;
-    server.device.set_step_time(Duration::from_millis(2));
+    server.device.set_step_time(Duration::from_millis(20));
     let events = server
         .client()
         .await

@@ -376,7 +376,7 @@ impl World {
             let (position, kind) = self.clients.get(&row.id)?.curse?;
             row.positions.contains(&position).then_some(kind)
         });
-        let cursed = curses.last();
+        let cursed = curses.min_by_key(|kind| *kind == ErrorKind::Invalid);
         let is_void = self.scheduler.flights.front().is_some_and(|flight| flight.void);
         let kind = if fatal {
             Some(ErrorKind::Fault)
