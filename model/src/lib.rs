@@ -9,6 +9,7 @@ mod flight;
 mod forward;
 #[doc(hidden)]
 pub mod fuzz;
+mod info;
 pub mod kv;
 mod loaded;
 pub mod pools;

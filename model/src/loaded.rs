@@ -3,6 +3,7 @@
 use crate::{
     Checkpoint, Decoder, Error, ModelConfig, Result, convert,
     flight::Flight,
+    info,
     kv::{BLOCK_SIZE, KvSize},
     pools::Pools,
     quantize,
@@ -19,9 +20,6 @@ use std::{
     collections::VecDeque,
     rc::Rc,
 };
-
-/// The most tokens of a batch that may be asked for.
-const MAX_BATCH_TOKENS: u32 = 1 << 16;
 
 /// A loaded model. It shares its operations with the backend that loaded it.
 ///
@@ -62,7 +60,7 @@ impl<O: Ops> LoadedModel<O> {
     ) -> Result<Self> {
         let checkpoint = Checkpoint::open(spec.path.as_str())?;
         let config = ModelConfig::from_checkpoint(&checkpoint)?;
-        let context = check_spec(spec, &config)?;
+        let context = info::check(spec, &config)?;
         let (model, mut bound) = Decoder::bind(config, &checkpoint)?;
         let identity = weights_identity(&checkpoint, spec.quantize.as_str())?;
         if let Some(ty) = quantize::choice(spec.quantize.as_str())? {
@@ -108,12 +106,12 @@ impl<O: Ops> LoadedModel<O> {
         };
         let context = context.min(kv.positions());
         let info = ModelInfo {
-            max_in_flight: O::IN_FLIGHT,
+            weights_identity: identity.into(),
+            parameters: checkpoint.parameters(),
             quantization: bound.quantization().into(),
-            state_slots: states.slots as u32,
-            state_bytes: states.slot_bytes(),
-            snapshot_slots: states.snapshots as u32,
-            ..describe(&checkpoint, identity, model.config(), spec, context, kv)
+            context_length: context as u32,
+            max_in_flight: O::IN_FLIGHT,
+            ..info::describe(model.config(), spec, kv, states)
         };
         Ok(Self {
             ops,
@@ -364,51 +362,4 @@ fn resources<O: Ops>(pools: &mut Pools<O>) -> Vec<ResourceReport> {
         allocations: pool.allocations,
     });
     reports.collect()
-}
-
-/// Checks what the host asks for and returns the context.
-fn check_spec(spec: &ModelSpec, config: &ModelConfig) -> Result<usize> {
-    if spec.max_rows == 0 || spec.max_batch_tokens < spec.max_rows || spec.max_batch_tokens > MAX_BATCH_TOKENS
-    {
-        return Err(Error::invalid(format!(
-            "batches of {} rows and {} tokens are asked for, but there must be at least one row, as many tokens as rows, and at most {MAX_BATCH_TOKENS} tokens",
-            spec.max_rows, spec.max_batch_tokens
-        )));
-    }
-    match spec.context as usize {
-        0 => Ok(config.context),
-        asked if asked <= config.context => Ok(asked),
-        asked => Err(Error::invalid(format!(
-            "a context of {asked} tokens is asked for, but the model was made for {}",
-            config.context
-        ))),
-    }
-}
-
-fn describe(
-    checkpoint: &Checkpoint,
-    identity: String,
-    config: &ModelConfig,
-    spec: &ModelSpec,
-    context: usize,
-    kv: KvSize,
-) -> ModelInfo {
-    ModelInfo {
-        architecture: config.architecture.clone().into(),
-        name: config.name.clone().into(),
-        quantization: checkpoint.quantization().into(),
-        weights_identity: identity.into(),
-        parameters: checkpoint.parameters(),
-        vocab_size: config.vocab as u32,
-        context_length: context as u32,
-        block_size: BLOCK_SIZE as u32,
-        block_count: kv.blocks as u32,
-        block_bytes: kv.block_bytes,
-        state_slots: 0,
-        state_bytes: 0,
-        snapshot_slots: 0,
-        max_rows: spec.max_rows,
-        max_batch_tokens: spec.max_batch_tokens,
-        max_in_flight: 1,
-    }
 }

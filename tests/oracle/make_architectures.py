@@ -32,7 +32,7 @@ PROMPT = 24
 FORCED = 48
 # The least lead of a choice, and how many tokens must be different: a tied embedding likes to repeat.
 CLEAR = {"gemma2": (0.03, 8), "gemma3_text": (0.03, 8), "granitemoehybrid": (0.05, 8)} | {
-    name: (0.04, 16) for name in ("granitemoehybrid-experts", "qwen3_next")
+    name: (0.04, 16) for name in ("granitemoehybrid-experts", "qwen2_moe", "qwen3_moe", "qwen3_next")
 }
 USUAL = (0.08, 16)
 
@@ -100,6 +100,39 @@ MODELS = {
                 "sliding_attention": dict(rope_type="default", rope_theta=10000.0),
                 "full_attention": dict(rope_type="linear", factor=4.0, rope_theta=1000000.0),
             },
+        ),
+    ),
+    "qwen2_moe": (
+        torch.bfloat16,
+        dict(
+            head_dim=None,
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=24,
+            norm_topk_prob=False,
+            tie_word_embeddings=False,
+        ),
+    ),
+    "qwen3_moe": (
+        torch.bfloat16,
+        dict(
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=16,
+            norm_topk_prob=True,
+            tie_word_embeddings=False,
+        ),
+    ),
+    "granite": (
+        torch.bfloat16,
+        dict(
+            head_dim=None,
+            embedding_multiplier=0.4,
+            attention_multiplier=0.2,
+            residual_multiplier=1.4,
+            logits_scaling=0.8,
+            tie_word_embeddings=False,
         ),
     ),
     "granitemoehybrid": (torch.bfloat16, GRANITE | dict(num_local_experts=0, num_experts_per_tok=0, tie_word_embeddings=True)),
@@ -203,8 +236,14 @@ def write_gguf(path, kind, model, dtype):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
+    if kind == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    else:
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     rope = config.rope_parameters
     rope = rope.get("full_attention", rope)
@@ -229,7 +268,7 @@ def write_gguf(path, kind, model, dtype):
             continue
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         value = value.float().numpy()
-        if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+        if arch in ("llama", "granite") and name.endswith(("q_proj.weight", "k_proj.weight")):
             heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
             value = reference.permute_rows(value, heads)
         if arch.startswith("gemma") and name.endswith("norm.weight"):
@@ -306,8 +345,9 @@ def granite_tensors(rest, value, config):
     return {name: value}
 
 
-def qwen3_next_tensors(rest, value, config):
-    """The same of a Qwen3-Next layer, without its experts."""
+def qwen_tensors(rest, value, config):
+    """The same of a Qwen layer, without its experts."""
+    is_next = config.model_type == "qwen3_next"
     if rest == "linear_attn.in_proj_qkvz.weight":
         k, v = config.linear_key_head_dim, config.linear_value_head_dim
         group = config.linear_num_value_heads // config.linear_num_key_heads * v
@@ -315,16 +355,19 @@ def qwen3_next_tensors(rest, value, config):
         parts = np.split(heads, [k, 2 * k, 2 * k + group], axis=1)
         q, k, v, z = [part.reshape(-1, config.hidden_size) for part in parts]
         return {"attn_qkv.weight": np.concatenate([q, k, v]), "attn_gate.weight": z}
-    if rest.endswith("norm.weight") and "linear_attn" not in rest:
+    if is_next and rest.endswith("norm.weight") and "linear_attn" not in rest:
         value = value + 1.0
-    return {HYBRID_NAMES.get(rest, "post_attention_norm.weight"): value}
+    if rest.endswith(".bias"):
+        return {HYBRID_NAMES[rest.removesuffix("bias") + "weight"].removesuffix("weight") + "bias": value}
+    return {HYBRID_NAMES.get(rest, "post_attention_norm.weight" if is_next else "ffn_norm.weight"): value}
 
 
 def write_hybrid_gguf(path, kind, folder, config, dtype):
-    """A folder with recurrent layers as llama.cpp's converter writes it, in the folder's types; without a vocabulary."""
-    arch = {"granitemoehybrid": "granitehybrid", "qwen3_next": "qwen3next"}[kind]
+    """A folder with recurrent layers or experts as llama.cpp's converter writes it, in the folder's types; without a
+    vocabulary."""
+    arch = {"granitemoehybrid": "granitehybrid"}.get(kind, kind.replace("_", ""))
     granite = arch == "granitehybrid"
-    recurrent = [layer != "full_attention" for layer in config.layer_types]
+    ssm = None
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(kind)
     writer.add_context_length(config.max_position_embeddings)
@@ -334,6 +377,7 @@ def write_hybrid_gguf(path, kind, folder, config, dtype):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     if granite:
+        recurrent = [layer != "full_attention" for layer in config.layer_types]
         writer.add_head_count_kv([0 if is_recurrent else config.num_key_value_heads for is_recurrent in recurrent])
         experts = config.num_local_experts
         writer.add_feed_forward_length(config.intermediate_size if experts else config.shared_intermediate_size)
@@ -347,23 +391,27 @@ def write_hybrid_gguf(path, kind, folder, config, dtype):
         inner = config.mamba_n_heads * config.mamba_d_head
     else:
         writer.add_head_count_kv(config.num_key_value_heads)
-        writer.add_key_length(config.head_dim)
-        writer.add_value_length(config.head_dim)
-        writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
+        head_dim = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+        writer.add_rope_dimension_count(int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0)))
         writer.add_feed_forward_length(config.intermediate_size)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+        if hasattr(config, "shared_expert_intermediate_size"):
+            writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
         experts = config.num_experts
+    if arch == "qwen3next":
         ssm = (config.linear_conv_kernel_dim, config.linear_key_head_dim, config.linear_num_key_heads, config.linear_num_value_heads)
         inner = config.linear_num_value_heads * config.linear_value_head_dim
     if experts:
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-    writer.add_ssm_conv_kernel(ssm[0])
-    writer.add_ssm_state_size(ssm[1])
-    writer.add_ssm_group_count(ssm[2])
-    writer.add_ssm_time_step_rank(ssm[3])
-    writer.add_ssm_inner_size(inner)
+    if ssm:
+        writer.add_ssm_conv_kernel(ssm[0])
+        writer.add_ssm_state_size(ssm[1])
+        writer.add_ssm_group_count(ssm[2])
+        writer.add_ssm_time_step_rank(ssm[3])
+        writer.add_ssm_inner_size(inner)
 
     state = {}
     for file in sorted(folder.glob("*.safetensors")):
@@ -371,7 +419,7 @@ def write_hybrid_gguf(path, kind, folder, config, dtype):
     out, stacks = {}, {}
     for name, value in state.items():
         if name in TOP_NAMES:
-            is_norm = name == "model.norm.weight" and not granite
+            is_norm = name == "model.norm.weight" and arch == "qwen3next"
             out[TOP_NAMES[name]] = value + 1.0 if is_norm else value
             continue
         _, _, layer, rest = name.split(".", 3)
@@ -384,7 +432,7 @@ def write_hybrid_gguf(path, kind, folder, config, dtype):
             value = -np.exp(value)
         elif "conv1d.weight" in rest:
             value = value.squeeze()
-        tensors = (granite_tensors if granite else qwen3_next_tensors)(rest, value, config)
+        tensors = (granite_tensors if granite else qwen_tensors)(rest, value, config)
         out |= {f"blk.{layer}.{part}": tensor for part, tensor in tensors.items()}
     out |= {name: np.stack([stack[expert] for expert in range(experts)]) for name, stack in stacks.items()}
     for name, value in out.items():
@@ -456,7 +504,7 @@ def main():
         size = sum(file.stat().st_size for file in folder.iterdir())
         for file in folder.glob("*.safetensors"):
             file.chmod(0o644)
-        if hasattr(config, "layer_types") and "linear_attention" in config.layer_types:
+        if "moe" in kind or kind == "qwen3_next":
             write_hybrid_gguf(args.out / f"{name}.gguf", kind, folder, config, dtype)
         elif kind != "mistral":
             write_gguf(args.out / f"{name}.gguf", kind, model, dtype)

@@ -19,7 +19,8 @@ pub(super) enum Style {
     /// A layer has norms behind attention and feed-forward, which changes what the others are called.
     PostNorms,
     GraniteHybrid,
-    Qwen3Next,
+    /// Qwen's with experts, and with recurrent layers.
+    QwenMoe,
 }
 
 impl Style {
@@ -27,7 +28,7 @@ impl Style {
     pub(super) fn of(model_type: &str) -> Self {
         match model_type {
             "granitemoehybrid" => Self::GraniteHybrid,
-            "qwen3_next" => Self::Qwen3Next,
+            "qwen2_moe" | "qwen3_moe" | "qwen3_next" => Self::QwenMoe,
             kind if kind.starts_with("gemma") && kind != "gemma" => Self::PostNorms,
             _ => Self::Plain,
         }
@@ -39,7 +40,7 @@ impl Style {
             // Of what these call otherwise, nothing has a bias beside its weight.
             _ if kind == "bias" && part != "ssm_dt" => None,
             Self::GraniteHybrid => granite(part),
-            Self::Qwen3Next => qwen3_next(part),
+            Self::QwenMoe => qwen_moe(part),
             Self::Plain | Self::PostNorms => None,
         };
         if let Some(name) = whole {
@@ -86,8 +87,8 @@ fn granite(part: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Where Qwen3-Next differs.
-fn qwen3_next(part: &str) -> Option<String> {
+/// Where Qwen's with experts differ.
+fn qwen_moe(part: &str) -> Option<String> {
     if let Some((part, expert)) = part.split_once('.') {
         let part = part.strip_prefix("ffn_")?;
         return Some(format!("mlp.experts.{expert}.{part}_proj.weight"));
@@ -138,7 +139,7 @@ impl Names {
             Self::Gguf => false,
             Self::HuggingFace(style) => {
                 name.ends_with(".rotary_emb.inv_freq")
-                    || (style == Style::Qwen3Next && name.starts_with("mtp."))
+                    || (style == Style::QwenMoe && name.starts_with("mtp."))
             }
         }
     }

@@ -10,6 +10,8 @@ pub(super) enum Family {
     Mistral,
     Qwen2,
     Qwen3,
+    Qwen2Moe,
+    Qwen3Moe,
     Gemma2,
     Gemma3,
     Granite,
@@ -25,6 +27,8 @@ impl Family {
             "mistral" => Self::Mistral,
             "qwen2" => Self::Qwen2,
             "qwen3" => Self::Qwen3,
+            "qwen2_moe" | "qwen2moe" => Self::Qwen2Moe,
+            "qwen3_moe" | "qwen3moe" => Self::Qwen3Moe,
             "gemma2" => Self::Gemma2,
             "gemma3" | "gemma3_text" => Self::Gemma3,
             "granite" => Self::Granite,
@@ -53,7 +57,20 @@ impl Family {
     }
 
     pub(super) fn has_head_norms(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Gemma3 | Self::Qwen3Next)
+        matches!(
+            self,
+            Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3 | Self::Qwen3Next
+        )
+    }
+
+    /// Whether layers see the last positions only where `config.json` asks for it, and in GGUF never.
+    pub(super) fn slides_on_demand(self) -> bool {
+        matches!(self, Self::Qwen2 | Self::Qwen3 | Self::Qwen2Moe | Self::Qwen3Moe)
+    }
+
+    /// Whether it is one of Qwen's with experts.
+    pub(super) fn is_qwen_moe(self) -> bool {
+        matches!(self, Self::Qwen2Moe | Self::Qwen3Moe | Self::Qwen3Next)
     }
 
     /// Whether some layers may have a recurrent state.

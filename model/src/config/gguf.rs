@@ -152,8 +152,7 @@ impl<'a> Reader<'a> {
 
     fn sliding(&self, layers: usize, rope: &RopeTable) -> Result<Option<Sliding>> {
         let window = self.optional("attention.sliding_window")?.unwrap_or(0);
-        let never = self.family == Family::Qwen2 || self.family == Family::Qwen3;
-        if window == 0 || never || self.family.is_hybrid() {
+        if window == 0 || self.family.slides_on_demand() || self.family.is_hybrid() {
             return Ok(None);
         }
         let key = self.key("attention.sliding_window_pattern");

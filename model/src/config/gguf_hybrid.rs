@@ -133,13 +133,13 @@ impl Reader<'_> {
         if count == 0 {
             return Ok(FeedForward::Dense(self.size("feed_forward_length", MAX_WIDTH)?));
         }
-        if !matches!(self.family, Family::GraniteHybrid | Family::Qwen3Next) {
+        let is_qwen = self.family.is_qwen_moe();
+        if !is_qwen && self.family != Family::GraniteHybrid {
             return Err(Error::invalid(format!(
                 "a mixture of experts (`{}` > 0) is not supported in this architecture",
                 self.key("expert_count")
             )));
         }
-        let is_qwen = self.family == Family::Qwen3Next;
         let gating: u32 = self.optional("expert_gating_func")?.unwrap_or(SOFTMAX);
         if gating != SOFTMAX {
             return Err(Error::invalid(format!(
@@ -161,15 +161,16 @@ impl Reader<'_> {
             false => "feed_forward_length",
         };
         let shared = self.optional("expert_shared_feed_forward_length")?.unwrap_or(0);
+        let may_lack = matches!(self.family, Family::GraniteHybrid | Family::Qwen3Moe);
         let shared = match shared {
-            0 if !is_qwen => 0,
+            0 if may_lack => 0,
             shared => self.in_range("expert_shared_feed_forward_length", shared, MAX_WIDTH)?,
         };
         Ok(FeedForward::Experts(Experts {
             count,
             chosen: self.size("expert_used_count", count)?,
             width: self.size(width, MAX_WIDTH)?,
-            normalised: true,
+            normalised: self.family != Family::Qwen2Moe,
             shared,
             shared_gate: is_qwen,
         }))

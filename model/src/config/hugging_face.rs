@@ -145,15 +145,18 @@ impl Reader<'_> {
 
     fn sliding(&self, layers: usize, head_dim: usize, context: usize) -> Result<Option<Sliding>> {
         let fields = self.fields;
-        let is_qwen = matches!(self.family, Family::Qwen2 | Family::Qwen3);
+        let is_qwen = self.family.slides_on_demand();
         let off = match self.family {
             Family::Llama | Family::Granite => true,
             family if family.is_hybrid() => true,
             _ => is_qwen && fields.flag("use_sliding_window")? != Some(true),
         };
+        if off {
+            return Ok(None);
+        }
         let stated = fields.optional_size("sliding_window", MAX_CONTEXT)?;
         let default = (!fields.is_stated("sliding_window")).then_some(4096);
-        let Some(window) = stated.or(default).filter(|_| !off) else {
+        let Some(window) = stated.or(default) else {
             return Ok(None);
         };
         let layers = match fields.list("layer_types")? {

@@ -103,7 +103,7 @@ impl Reader<'_> {
     pub(super) fn feed_forward(&self) -> Result<FeedForward> {
         match self.family {
             Family::GraniteHybrid => self.granite_feed_forward(),
-            Family::Qwen3Next => self.qwen_feed_forward(),
+            family if family.is_qwen_moe() => self.qwen_feed_forward(),
             _ => Ok(FeedForward::Dense(
                 self.fields.size("intermediate_size", MAX_WIDTH)?,
             )),
@@ -136,15 +136,23 @@ impl Reader<'_> {
                 "some layers have experts and others none (`decoder_sparse_step`, `mlp_only_layers`), which is not supported",
             ));
         }
-        let count = fields.count("num_experts", MAX_EXPERTS)?;
+        // The latter is what newer files of some say.
+        let count = match fields.count("num_experts", MAX_EXPERTS)? {
+            Some(count) => Some(count),
+            None => fields.count("num_local_experts", MAX_EXPERTS)?,
+        };
+        let is_next = self.family == Family::Qwen3Next;
         Ok(match count.ok_or_else(|| missing("num_experts"))? {
             0 => FeedForward::Dense(fields.size("intermediate_size", MAX_WIDTH)?),
             count => FeedForward::Experts(Experts {
                 count,
                 chosen: fields.size("num_experts_per_tok", count)?,
                 width: fields.size("moe_intermediate_size", MAX_WIDTH)?,
-                normalised: fields.flag("norm_topk_prob")?.unwrap_or(true),
-                shared: fields.size("shared_expert_intermediate_size", MAX_WIDTH)?,
+                normalised: fields.flag("norm_topk_prob")?.unwrap_or(is_next),
+                shared: match self.family {
+                    Family::Qwen3Moe => 0,
+                    _ => fields.size("shared_expert_intermediate_size", MAX_WIDTH)?,
+                },
                 shared_gate: true,
             }),
         })

@@ -14,13 +14,15 @@ use met_kernels::{Activation, AttentionShape, RopeTable};
 pub use recurrent::{Mixer, Recurrent};
 
 /// Architectures whose forward pass we have.
-pub const ARCHITECTURES: [&str; 9] = [
+pub const ARCHITECTURES: [&str; 11] = [
     "llama",
     "mistral",
     "qwen2",
     "qwen3",
     "gemma2",
     "gemma3",
+    "qwen2_moe",
+    "qwen3_moe",
     "granite",
     "granitemoehybrid",
     "qwen3_next",

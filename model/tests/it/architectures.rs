@@ -11,13 +11,16 @@ use met_model::LoadedModel;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 12] = [
     "llama",
     "mistral",
     "qwen2",
     "qwen3",
     "gemma2",
     "gemma3_text",
+    "qwen2_moe",
+    "qwen3_moe",
+    "granite",
     "granitemoehybrid",
     "granitemoehybrid-experts",
     "qwen3_next",
