@@ -26,7 +26,7 @@ pub(super) struct FloatTile<'a> {
 }
 
 /// Rows of activations in the highest tile.
-pub(super) const HIGHEST: usize = 4;
+pub(super) const HIGHEST: usize = 6;
 
 /// How an element is stored.
 trait Element {
@@ -34,8 +34,8 @@ trait Element {
     const BYTES: usize;
     /// One element.
     fn one(bytes: &[u8]) -> f32;
-    /// Sixteen.
-    fn sixteen<S: Simd>(s: S, bytes: &[u8]) -> S::V;
+    /// Elements `16 * i..16 * (i + 1)`.
+    fn sixteen<S: Simd>(s: S, bytes: &[u8], i: usize) -> S::V;
 }
 
 impl Kernel for FloatTile<'_> {
@@ -58,14 +58,14 @@ impl FloatTile<'_> {
         let weights = self.weights.chunks_exact(self.cols * E::BYTES).count();
         let mut lane = 0;
         while lane < weights {
-            let four = lane + 4 <= weights;
-            match (whole, wide && four) {
+            let four = wide && lane + 4 <= weights;
+            match (whole, four) {
                 (true, true) => self.block::<S, E, HIGHEST, 4>(s, 0, lane),
                 (true, false) => self.block::<S, E, HIGHEST, 1>(s, 0, lane),
-                (false, true) => (0..self.out.len()).for_each(|row| self.block::<S, E, 1, 4>(s, row, lane)),
-                (false, false) => (0..self.out.len()).for_each(|row| self.block::<S, E, 1, 1>(s, row, lane)),
+                // One after the other, which the processor reads ahead of: four rows at a time are too short for that.
+                (false, _) => (0..self.out.len()).for_each(|row| self.block::<S, E, 1, 1>(s, row, lane)),
             }
-            lane += if wide && four { 4 } else { 1 };
+            lane += if whole && four { 4 } else { 1 };
         }
     }
 
@@ -80,7 +80,7 @@ impl FloatTile<'_> {
         for col in 0..cols / LANES {
             let mut weights = [s.splat(0.0); N];
             for (weights, w) in weights.iter_mut().zip(w) {
-                *weights = E::sixteen(s, &w[col * LANES * E::BYTES..]);
+                *weights = E::sixteen(s, w, col);
             }
             for (sums, x) in sums.iter_mut().zip(x) {
                 let Some(x) = x[col * LANES..].first_chunk() else {
@@ -104,10 +104,10 @@ impl FloatTile<'_> {
     }
 }
 
-/// `N` bytes of element `i`.
+/// The bytes of the first element.
 #[inline(always)]
-fn bytes_of<const N: usize>(bytes: &[u8], i: usize) -> [u8; N] {
-    std::array::from_fn(|byte| bytes[i * N + byte])
+fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.as_chunks().0[0]
 }
 
 struct F32;
@@ -118,12 +118,11 @@ impl Element for F32 {
     const BYTES: usize = 4;
     #[inline(always)]
     fn one(bytes: &[u8]) -> f32 {
-        f32::from_le_bytes(bytes_of(bytes, 0))
+        f32::from_le_bytes(first(bytes))
     }
     #[inline(always)]
-    fn sixteen<S: Simd>(s: S, bytes: &[u8]) -> S::V {
-        let bytes = &bytes[..4 * LANES];
-        s.load(&std::array::from_fn(|i| f32::from_le_bytes(bytes_of(bytes, i))))
+    fn sixteen<S: Simd>(s: S, bytes: &[u8], i: usize) -> S::V {
+        s.load_f32_bytes(&bytes.as_chunks().0[i])
     }
 }
 
@@ -131,12 +130,11 @@ impl Element for F16 {
     const BYTES: usize = 2;
     #[inline(always)]
     fn one(bytes: &[u8]) -> f32 {
-        f16::from_le_bytes(bytes_of(bytes, 0)).to_f32()
+        f16::from_le_bytes(first(bytes)).to_f32()
     }
     #[inline(always)]
-    fn sixteen<S: Simd>(s: S, bytes: &[u8]) -> S::V {
-        let bytes = &bytes[..2 * LANES];
-        s.load_f16(&std::array::from_fn(|i| f16::from_le_bytes(bytes_of(bytes, i))))
+    fn sixteen<S: Simd>(s: S, bytes: &[u8], i: usize) -> S::V {
+        s.load_f16_bytes(&bytes.as_chunks().0[i])
     }
 }
 
@@ -144,12 +142,10 @@ impl Element for BF16 {
     const BYTES: usize = 2;
     #[inline(always)]
     fn one(bytes: &[u8]) -> f32 {
-        bf16::from_le_bytes(bytes_of(bytes, 0)).to_f32()
+        bf16::from_le_bytes(first(bytes)).to_f32()
     }
     #[inline(always)]
-    fn sixteen<S: Simd>(s: S, bytes: &[u8]) -> S::V {
-        let bytes = &bytes[..2 * LANES];
-        let widened = |i| f32::from_bits(u32::from(u16::from_le_bytes(bytes_of(bytes, i))) << 16);
-        s.load(&std::array::from_fn(widened))
+    fn sixteen<S: Simd>(s: S, bytes: &[u8], i: usize) -> S::V {
+        s.load_bf16_bytes(&bytes.as_chunks().0[i])
     }
 }

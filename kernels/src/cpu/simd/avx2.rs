@@ -64,6 +64,35 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn load_f32_bytes(self, x: &[u8; 4 * LANES]) -> Pair {
+        let x = x.as_ptr().cast::<f32>();
+        // SAFETY: as above; nothing need be aligned.
+        unsafe { Pair(_mm256_loadu_ps(x), _mm256_loadu_ps(x.add(8))) }
+    }
+    #[inline(always)]
+    fn load_f16_bytes(self, x: &[u8; 2 * LANES]) -> Pair {
+        let x = x.as_ptr().cast::<__m128i>();
+        // SAFETY: as above.
+        unsafe {
+            Pair(
+                _mm256_cvtph_ps(_mm_loadu_si128(x)),
+                _mm256_cvtph_ps(_mm_loadu_si128(x.add(1))),
+            )
+        }
+    }
+    #[inline(always)]
+    fn load_bf16_bytes(self, x: &[u8; 2 * LANES]) -> Pair {
+        let x = x.as_ptr().cast::<__m128i>();
+        // SAFETY: as above. A bf16 is the upper half of an f32.
+        unsafe {
+            let [low, high] = [_mm_loadu_si128(x), _mm_loadu_si128(x.add(1))];
+            Pair(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(low))),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(high))),
+            )
+        }
+    }
+    #[inline(always)]
     fn store_f16(self, v: Pair, x: &mut [f16; LANES]) {
         let x = x.as_mut_ptr().cast::<__m128i>();
         // SAFETY: as above; an `f16` is two bytes.

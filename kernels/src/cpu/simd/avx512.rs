@@ -47,6 +47,23 @@ impl Simd for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
     }
     #[inline(always)]
+    fn load_f32_bytes(self, x: &[u8; 4 * LANES]) -> __m512 {
+        op!(_mm512_loadu_ps, x.as_ptr().cast())
+    }
+    #[inline(always)]
+    fn load_f16_bytes(self, x: &[u8; 2 * LANES]) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn load_bf16_bytes(self, x: &[u8; 2 * LANES]) -> __m512 {
+        // SAFETY: as above. A bf16 is the upper half of an f32.
+        unsafe {
+            let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
+        }
+    }
+    #[inline(always)]
     fn store_f16(self, v: __m512, x: &mut [f16; LANES]) {
         // SAFETY: as above.
         unsafe {

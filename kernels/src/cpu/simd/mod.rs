@@ -42,6 +42,12 @@ pub trait Simd: Copy + Send + Sync {
     fn store(self, v: Self::V, x: &mut [f32; LANES]);
     /// Lanes from memory, widened.
     fn load_f16(self, x: &[f16; LANES]) -> Self::V;
+    /// Lanes from the bytes of little-endian f32.
+    fn load_f32_bytes(self, x: &[u8; 4 * LANES]) -> Self::V;
+    /// Lanes from the bytes of little-endian f16, widened.
+    fn load_f16_bytes(self, x: &[u8; 2 * LANES]) -> Self::V;
+    /// Lanes from the bytes of little-endian bf16, widened.
+    fn load_bf16_bytes(self, x: &[u8; 2 * LANES]) -> Self::V;
     /// Lanes to memory, rounded to nearest, ties to even.
     fn store_f16(self, v: Self::V, x: &mut [f16; LANES]);
     /// a + b.

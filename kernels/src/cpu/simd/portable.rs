@@ -1,7 +1,7 @@
 //! Vectors as plain arrays.
 
 use super::{LANES, Simd};
-use half::f16;
+use half::{bf16, f16};
 
 /// No requirements.
 #[derive(Clone, Copy)]
@@ -35,6 +35,21 @@ impl Simd for Portable {
     #[inline(always)]
     fn load_f16(self, x: &[f16; LANES]) -> Self::V {
         x.map(f16::to_f32)
+    }
+    #[inline(always)]
+    fn load_f32_bytes(self, x: &[u8; 4 * LANES]) -> Self::V {
+        let lanes = x.as_chunks().0;
+        std::array::from_fn(|lane| f32::from_le_bytes(lanes[lane]))
+    }
+    #[inline(always)]
+    fn load_f16_bytes(self, x: &[u8; 2 * LANES]) -> Self::V {
+        let lanes = x.as_chunks().0;
+        std::array::from_fn(|lane| f16::from_le_bytes(lanes[lane]).to_f32())
+    }
+    #[inline(always)]
+    fn load_bf16_bytes(self, x: &[u8; 2 * LANES]) -> Self::V {
+        let lanes = x.as_chunks().0;
+        std::array::from_fn(|lane| bf16::from_le_bytes(lanes[lane]).to_f32())
     }
     #[inline(always)]
     fn store_f16(self, v: Self::V, x: &mut [f16; LANES]) {
