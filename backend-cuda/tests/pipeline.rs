@@ -3,23 +3,26 @@
 mod support;
 
 use met_backend_api::{
-    Batch, BatchOutput, ErrorKind, NO_SLOT, Row, RowOutput, Sampling, TokenLogprob, Want,
+    Batch, BatchOutput, Error, ErrorKind, NO_SLOT, ResourceKind, Row, RowOutput, Sampling, TokenLogprob,
+    Want,
     abi::{ModelBox, SampledBy},
     abi_stable::std_types::{RNone, RSlice, RSliceMut, RSome},
 };
 use support::{
+    Simulator,
     life::{load, open},
     simulator,
 };
 
 const PROMPTS: [&[u32]; 3] = [&[1, 60, 7, 250, 9], &[2, 33, 101], &[77, 78, 79, 80]];
 const STEPS: u32 = 9;
+const OUT_OF_MEMORY: i32 = 2;
 
 /// What a step gives.
 type Given = (Vec<RowOutput>, Vec<TokenLogprob>, Vec<f32>);
 
 /// Sends the prompts, or what the rows of `last` sampled; the last row wants logits, and its tokens are given.
-fn submit(model: &mut ModelBox, step: u32, last: Option<u64>, sampled: Option<&[u32]>) -> u64 {
+fn submit(model: &mut ModelBox, step: u32, last: Option<u64>, sampled: Option<&[u32]>) -> Result<u64, Error> {
     let blocks = [[0u32], [1], [2]];
     let logits_tokens = [40 + step];
     let sampling = Sampling {
@@ -61,10 +64,10 @@ fn submit(model: &mut ModelBox, step: u32, last: Option<u64>, sampled: Option<&[
     let batch = Batch {
         rows: RSlice::from_slice(&rows),
     };
-    model.submit(batch).unwrap()
+    model.submit(batch).into_result()
 }
 
-fn collect(model: &mut ModelBox, ticket: u64) -> Given {
+fn collect(model: &mut ModelBox, ticket: u64) -> Result<Given, Error> {
     let vocab = model.info().unwrap().vocab_size as usize;
     let mut rows = vec![RowOutput::default(); 3];
     let mut top = vec![TokenLogprob::default(); 6];
@@ -74,8 +77,8 @@ fn collect(model: &mut ModelBox, ticket: u64) -> Given {
         top: RSliceMut::from_mut_slice(&mut top),
         logits: RSliceMut::from_mut_slice(&mut logits),
     };
-    model.collect(ticket, out).unwrap();
-    (rows, top, logits)
+    model.collect(ticket, out).into_result()?;
+    Ok((rows, top, logits))
 }
 
 fn one_by_one(model: &mut ModelBox) -> Vec<Given> {
@@ -84,17 +87,17 @@ fn one_by_one(model: &mut ModelBox) -> Vec<Given> {
         let sampled = given
             .last()
             .map(|(rows, _, _)| rows.iter().map(|row| row.sampled.token).collect::<Vec<_>>());
-        let ticket = submit(model, step, sampled.as_ref().map(|_| 0), sampled.as_deref());
-        given.push(collect(model, ticket));
+        let ticket = submit(model, step, sampled.as_ref().map(|_| 0), sampled.as_deref()).unwrap();
+        given.push(collect(model, ticket).unwrap());
     }
     given
 }
 
 fn two_at_a_time(model: &mut ModelBox) -> Vec<Given> {
     let mut given = Vec::new();
-    let mut last = submit(model, 0, None, None);
+    let mut last = submit(model, 0, None, None).unwrap();
     for step in 1..STEPS {
-        let next = submit(model, step, Some(last), None);
+        let next = submit(model, step, Some(last), None).unwrap();
         if step == 1 {
             let rows: [Row<'_>; 0] = [];
             let batch = Batch {
@@ -104,11 +107,74 @@ fn two_at_a_time(model: &mut ModelBox) -> Vec<Given> {
             assert_eq!(error.kind, ErrorKind::Invalid);
             assert!(error.message.contains("2 may be outstanding"), "{error}");
         }
-        given.push(collect(model, last));
+        given.push(collect(model, last).unwrap());
         last = next;
     }
-    given.push(collect(model, last));
+    given.push(collect(model, last).unwrap());
     given
+}
+
+/// Some steps two at a time, up to the first error; what is under way then is collected, or was lost with it.
+fn some_steps(model: &mut ModelBox, steps: u32) -> Result<Vec<Given>, Error> {
+    let mut given = Vec::new();
+    let mut last = submit(model, 0, None, None)?;
+    for step in 1..steps {
+        let next = submit(model, step, Some(last), None);
+        let collected = collect(model, last);
+        let (next, collected) = match (next, collected) {
+            (Ok(next), Ok(collected)) => (next, collected),
+            (Err(error), _) => return Err(error),
+            (Ok(next), Err(error)) => {
+                // It may be lost as well.
+                let _ = collect(model, next);
+                return Err(error);
+            }
+        };
+        given.push(collected);
+        last = next;
+    }
+    given.push(collect(model, last)?);
+    Ok(given)
+}
+
+/// Whichever call fails while two steps are under way: an error says so or nothing is changed, the card and the ledger
+/// agree, and the next steps are as if nothing had been.
+fn every_call_fails_once(simulator: &Simulator) {
+    const FEW: u32 = 4;
+    let mut backend = open(met_cuda::root_module()).unwrap();
+    let model = &mut load(&mut backend, "tiny-q4_1.gguf").unwrap();
+    some_steps(model, FEW).unwrap();
+    simulator.reset();
+    let expected = &some_steps(model, FEW).unwrap()[..];
+    let calls = simulator.calls();
+    assert!(calls > 100, "{calls}");
+    let mut failed = 0;
+    for n in 1..=calls {
+        simulator.reset();
+        simulator.fail(n, OUT_OF_MEMORY);
+        match some_steps(model, FEW) {
+            Ok(given) => assert_eq!(given, expected, "call {n}"),
+            Err(error) => {
+                assert_eq!(error.kind, ErrorKind::Exhausted, "call {n}: {error}");
+                failed += 1;
+            }
+        }
+        simulator.reset();
+        let entries = backend.ledger().unwrap();
+        let memory = entries.iter().filter(|entry| entry.kind == ResourceKind::Memory);
+        let held: u64 = memory.map(|entry| entry.bytes).sum();
+        assert_eq!(held, simulator.live().0, "call {n}");
+        assert_eq!(
+            some_steps(model, 2).unwrap(),
+            expected[..2],
+            "after call {n} failed"
+        );
+    }
+    assert!(failed * 2 > calls, "{failed} of {calls}");
+    assert_eq!(model.release_pools().unwrap().first_error(), None);
+    // What could not be given back on the way is now.
+    let swept = backend.sweep_unreleased().unwrap();
+    assert!(swept.count > 0 && swept.failures == 0, "{swept:?}");
 }
 
 #[test]
@@ -134,11 +200,14 @@ fn two_steps_under_way_give_what_one_by_one_gives() {
         assert!(tokens.len() > 2, "the model says various things: {tokens:?}");
 
         // A step that nobody collects is no hindrance.
-        submit(&mut model, 0, None, None);
+        submit(&mut model, 0, None, None).unwrap();
         assert_eq!(model.release_pools().unwrap().first_error(), None);
         drop(model);
         assert_eq!(backend.sweep_unreleased().unwrap().count, 0);
         drop(backend);
         simulator.assert_empty("after steps two at a time");
     }
+    simulator.set("lazy", 0);
+    every_call_fails_once(simulator);
+    simulator.assert_empty("after calls that failed");
 }

@@ -76,6 +76,7 @@ fn run(model: &mut ModelBox, piece: u32, journey: Journey) -> Vec<u32> {
 fn a_state_may_move_and_a_prompt_be_cut_anywhere() {
     let simulator = simulator();
     for name in MODELS {
+        simulator.reset();
         let spec = ModelSpec {
             snapshot_slots: 1,
             ..model_spec(name)
@@ -96,6 +97,7 @@ fn a_state_may_move_and_a_prompt_be_cut_anywhere() {
                 "{name}, {piece}, {journey:?}"
             );
         }
+        assert!(simulator.calls_of("cuGraphLaunch") > 0, "{name}: decodes are graphs");
         assert_eq!(model.release_pools().unwrap().first_error(), None);
         drop(model);
         assert_eq!(backend.sweep_unreleased().unwrap().count, 0);

@@ -4,14 +4,14 @@
 mod support;
 
 use met_backend_api::{ModelSpec, Sampling};
-use met_host::text::Text;
+use met_host::{slot::ModelText, text::Text};
 use support::{
     life::{generate, load_spec, on_the_cpu_spec, open},
     simulator,
 };
 
-const TEXT: &str = "Once upon a time, in a small village at the edge of a dark forest, there lived an old clockmaker who \
-    had never in his life been late, until one morning in March";
+/// Of what follows there is little doubt, so that no rounding changes it.
+const TEXT: &str = "Count to thirty: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16";
 const PROMPT: usize = 32;
 const GENERATED: usize = 16;
 
@@ -20,7 +20,7 @@ fn the_real_model_gives_the_cpu_backends_tokens() {
     let simulator = simulator();
     simulator.set("threads", 2);
     let path = met_tests::model_path();
-    let text = Text::open(&path).expect("the model has a tokenizer");
+    let text = Text::from_checkpoint(&path).expect("the model has a tokenizer");
     let prompt = text.tokens(TEXT).expect("it has tokens")[..PROMPT].to_vec();
     let spec = ModelSpec {
         path: path.to_str().expect("a plain path").into(),
