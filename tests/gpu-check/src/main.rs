@@ -88,7 +88,7 @@ impl Part {
     fn run(self, setup: &Setup, small: bool) -> Result<Value> {
         match self {
             Self::Card => card::describe(),
-            Self::Parity => parity::run(small.then_some("rms_norm")),
+            Self::Parity => parity::run(small.then_some(&["rms_norm", "route"])),
             Self::Tokens => tokens::run(setup, if small { 2 } else { 64 }),
             Self::Rates => rates::run(
                 setup,

@@ -10,14 +10,14 @@ use std::{
 };
 
 /// Runs the checks, each on kernels and memory of its own, so that one that fails says nothing of the others. `only`
-/// is the name of a check, where not all are wanted.
-pub fn run(only: Option<&str>) -> Result<Value> {
+/// has the names of checks, where not all are wanted.
+pub fn run(only: Option<&[&str]>) -> Result<Value> {
     let mut results = Vec::new();
-    let wanted = |name: &str| only.is_none_or(|only| only == name);
-    for (name, check) in optest::checks::<CudaOps>()
+    let wanted = |name: &str| only.is_none_or(|only| only.contains(&name));
+    let all = optest::checks::<CudaOps>()
         .into_iter()
-        .filter(|(name, _)| wanted(name))
-    {
+        .chain(optest::recurrent_checks());
+    for (name, check) in all.filter(|(name, _)| wanted(name)) {
         let ledger = Ledger::default();
         let mut ops = CudaOps::new(0, &ledger).context("the card can't be opened")?;
         let began = Instant::now();

@@ -46,7 +46,7 @@ fn every_part_says_what_it_is_to_say() {
         "{all:#}"
     );
     assert!(
-        number("/parity/checks") >= 1.0 && number("/parity/failed") == 0.0,
+        number("/parity/checks") == 2.0 && number("/parity/failed") == 0.0,
         "{all:#}"
     );
     assert!(
