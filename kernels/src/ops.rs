@@ -185,7 +185,7 @@ pub trait Ops {
     fn write_block(&mut self, kv: &mut Self::KvCache, block: u32, data: &[u8]) -> Result<()>;
 
     /// `slots` recurrent states of `values` f32 each, on the ledger under `owner`.
-    fn alloc_state(&mut self, _owner: &str, _slots: usize, _values: usize) -> Result<Self::State>;
+    fn alloc_state(&mut self, owner: &str, slots: usize, values: usize) -> Result<Self::State>;
     /// Releases them and returns their bytes.
     fn release_state(&mut self, state: Self::State) -> Result<u64>;
     /// `to[to_slot] = from[slot]`, all values.

@@ -16,8 +16,10 @@ use crate::{DeltaShape, DeltaWeights, HostStep, Place, Result, cpu::Buffer};
 
 /// Tokens whose keys and queries are kept in the first-level cache, beside the columns of a tile.
 const TOKENS: usize = 16;
-/// Vectors of columns in a tile.
+/// Vectors of columns in a tile: their sums stay in registers.
 const TILE: usize = 2;
+/// Those of a token by itself, which waits for memory: long pieces of rows are what it reads fastest.
+const WIDE: usize = 8;
 /// Added to the square of a norm.
 const EPSILON: f32 = 1e-6;
 
@@ -140,6 +142,10 @@ impl<'a> Delta<'a, '_> {
         let columns = self.shape.value_dim;
         let state = &mut *self.head.state;
         let mut first = 0;
+        while tokens.len() == 1 && first + WIDE * LANES <= columns {
+            walk::<S, WIDE>(s, state, columns, first, first, tokens, out);
+            first += WIDE * LANES;
+        }
         while first + TILE * LANES <= columns {
             walk::<S, TILE>(s, state, columns, first, first, tokens, out);
             first += TILE * LANES;
@@ -179,24 +185,25 @@ fn walk<S: Simd, const W: usize>(
     for (token, out) in tokens.iter().zip(out) {
         let rows = columns::<W>(state, stride, at).zip(token.k.iter().zip(token.q));
         let (mut known, mut answer) = ([s.splat(0.0); W], [s.splat(0.0); W]);
-        let mut read = |w: usize, value: S::V, k: f32, q: f32| {
-            known[w] = s.fma(s.splat(k), value, known[w]);
-            answer[w] = s.fma(s.splat(q), value, answer[w]);
-        };
         match &written {
             None => {
                 for (row, (&k, &q)) in rows {
-                    for (w, values) in row.iter().enumerate() {
-                        read(w, s.load(values), k, q);
+                    let (k, q) = (s.splat(k), s.splat(q));
+                    for ((values, known), answer) in row.iter().zip(&mut known).zip(&mut answer) {
+                        let value = s.load(values);
+                        *known = s.fma(k, value, *known);
+                        *answer = s.fma(q, value, *answer);
                     }
                 }
             }
             Some(written) => {
                 for ((row, (&k, &q)), &before) in rows.zip(written.token.k) {
-                    for (w, values) in row.iter_mut().enumerate() {
-                        let value = written.add(s, w, s.load(values), before);
-                        s.store(value, values);
-                        read(w, value, k, q);
+                    written.add(s, row, before);
+                    let (k, q) = (s.splat(k), s.splat(q));
+                    for ((values, known), answer) in row.iter().zip(&mut known).zip(&mut answer) {
+                        let value = s.load(values);
+                        *known = s.fma(k, value, *known);
+                        *answer = s.fma(q, value, *answer);
                     }
                 }
             }
@@ -212,9 +219,7 @@ fn walk<S: Simd, const W: usize>(
     }
     if let Some(written) = written {
         for (row, &k) in columns::<W>(state, stride, at).zip(written.token.k) {
-            for (w, values) in row.iter_mut().enumerate() {
-                s.store(written.add(s, w, s.load(values), k), values);
-            }
+            written.add(s, row, k);
         }
     }
 }
@@ -226,14 +231,13 @@ struct Written<'a, S: Simd, const W: usize> {
 }
 
 impl<S: Simd, const W: usize> Written<'_, S, W> {
-    /// A vector of the row of `k` after it.
+    /// Adds it to the row of `k`.
     #[inline(always)]
-    fn add(&self, s: S, w: usize, before: S::V, k: f32) -> S::V {
-        s.fma(
-            s.splat(k),
-            self.change[w],
-            s.mul(s.splat(self.token.decay), before),
-        )
+    fn add(&self, s: S, row: &mut [[f32; LANES]; W], k: f32) {
+        let (k, decay) = (s.splat(k), s.splat(self.token.decay));
+        for (values, &change) in row.iter_mut().zip(&self.change) {
+            s.store(s.fma(k, change, s.mul(decay, s.load(values))), values);
+        }
     }
 }
 

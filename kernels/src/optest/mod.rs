@@ -36,15 +36,6 @@ pub fn checks<O: Ops>() -> Vec<(&'static str, Check<O>)> {
         ("blocks can be copied out and in", attention::blocks),
         ("a decode equals a prefill", batch::decode_equals_prefill),
         ("the batch doesn't matter", batch::alone_equals_among_others),
-        ("sample", sample::sample),
-        ("wrong shapes are refused", resources::wrong_shapes),
-        ("what is released is off the ledger", resources::releases),
-    ]
-}
-
-/// The checks of recurrent models and mixtures of experts.
-pub fn recurrent_checks<O: Ops>() -> Vec<(&'static str, Check<O>)> {
-    vec![
         ("state slots", states::slots),
         (
             "convolution, scan and delta rule",
@@ -57,21 +48,15 @@ pub fn recurrent_checks<O: Ops>() -> Vec<(&'static str, Check<O>)> {
         ("combine", experts::combine),
         ("gates", experts::gates),
         ("wrong shapes of experts are refused", experts::refusals),
+        ("sample", sample::sample),
+        ("wrong shapes are refused", resources::wrong_shapes),
+        ("what is released is off the ledger", resources::releases),
     ]
 }
 
 /// Runs every check on `ops`, each with its name in front of a failure.
 pub fn run<O: Ops>(ops: &mut O, ledger: &Ledger) {
-    run_list(checks(), ops, ledger);
-}
-
-/// Runs the [`recurrent_checks`] on `ops`.
-pub fn run_recurrent<O: Ops>(ops: &mut O, ledger: &Ledger) {
-    run_list(recurrent_checks(), ops, ledger);
-}
-
-fn run_list<O: Ops>(checks: Vec<(&str, Check<O>)>, ops: &mut O, ledger: &Ledger) {
-    for (name, check) in checks {
+    for (name, check) in checks() {
         eprintln!("{name}");
         check(ops, ledger);
     }
