@@ -33,9 +33,7 @@ fn a_folder_is_served_and_takes_the_tokens_of_transformers() -> Result<()> {
     ensure!(usage["prompt_tokens"] == prompt.len(), "{answer}");
     let text = answer["choices"][0]["text"].as_str().context("a text")?;
     let greedy: Vec<u32> = serde_json::from_value(expected["greedy"].clone())?;
-    let written = Text::from_checkpoint(folder)
-        .map_err(anyhow::Error::msg)?
-        .text(&greedy);
+    let written = Text::from_checkpoint(folder)?.text(&greedy);
     ensure!(
         text == written && usage["completion_tokens"] == greedy.len(),
         "{written:?}, but {answer}"

@@ -59,7 +59,7 @@ impl Hybrid {
 
     /// The text of what transformers continues with, from token `from` on.
     fn text(&self, from: usize) -> Result<String> {
-        let text = Text::from_checkpoint(self.folder.path()).map_err(anyhow::Error::msg)?;
+        let text = Text::from_checkpoint(self.folder.path())?;
         Ok(text.text(&self.greedy[from..]))
     }
 }

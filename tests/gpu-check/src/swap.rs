@@ -90,8 +90,9 @@ fn under_load(setup: &Setup, size: Size, runtime: &Runtime, supervisor: &Slot) -
     };
     perform(runtime, supervisor, Order::Load(order(setup.cpu()?)?))?;
     let is_done = Arc::new(AtomicBool::new(false));
-    let prompt = Text::from_checkpoint(&setup.model)
-        .and_then(|text| text.tokens("Once upon a time, in a small village at the edge of a forest,"))
+    let text = Text::from_checkpoint(&setup.model)?;
+    let prompt = text
+        .tokens("Once upon a time, in a small village at the edge of a forest,")
         .map_err(anyhow::Error::msg)?;
     let clients: Vec<_> = (0..size.clients)
         .map(|client| {

@@ -33,7 +33,7 @@ struct Drawn {
 
 /// Greedy tokens after each prompt on both backends, and where they differ.
 pub fn run(setup: &Setup, count: usize) -> Result<Value> {
-    let text = Text::from_checkpoint(&setup.model).map_err(anyhow::Error::msg)?;
+    let text = Text::from_checkpoint(&setup.model)?;
     let prompts = PROMPTS.map(|prompt| text.tokens(prompt).map_err(anyhow::Error::msg));
     let prompts = prompts.into_iter().collect::<Result<Vec<_>>>()?;
     let expected = generate(setup, &setup.cpu()?, &prompts, None, count)?;
