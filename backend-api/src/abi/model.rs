@@ -109,7 +109,7 @@ impl ReleaseReport {
 /// A loaded model. Every method is called from the generation's engine thread.
 ///
 /// `submit` and `collect` alternate in ticket order, with at most [`ModelInfo::max_in_flight`] tickets
-/// outstanding. After a `fault` only `release_pools` may be called.
+/// outstanding. After a `fault` only `free_state` and `release_pools` may be called.
 #[sabi_trait]
 pub trait Model {
     /// What was loaded. Constant for the object's life.

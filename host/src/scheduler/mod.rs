@@ -83,7 +83,7 @@ pub struct Scheduler {
     not_finite: u32,
     /// Bytes a second of a copy between the device and host memory.
     copy_rate: f64,
-    /// After a step without memory nothing is admitted until a sequence leaves.
+    /// After a step without memory nothing is admitted beside an older sequence until one leaves.
     hold: bool,
     /// Why the device is not used any more.
     fenced: Option<String>,

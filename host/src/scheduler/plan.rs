@@ -98,17 +98,14 @@ impl Scheduler {
     /// sequence with a slow client neither is admitted nor stands in the way.
     fn admit(&mut self) {
         while let Some(at) = self.waiting.iter().position(|sequence| !sequence.paused) {
-            if self.hold
-                && self
-                    .running
-                    .iter()
-                    .any(|sequence| sequence.is_admitted() && !sequence.paused)
-            {
+            let id = self.waiting[at].id;
+            let goes_first = |other: &Sequence| other.id < id && other.is_admitted() && !other.paused;
+            if self.hold && self.running.iter().any(goes_first) {
                 return;
             }
             // One that is on its way back into the line comes before those that are younger.
             let parked = self.running.iter().find(|sequence| sequence.is_parking());
-            if parked.is_some_and(|parked| parked.id < self.waiting[at].id) {
+            if parked.is_some_and(|parked| parked.id < id) {
                 return;
             }
             // Shared first: what it shares is not given away to make room for the rest of it.

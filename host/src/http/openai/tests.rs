@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::http::ApiError;
+use crate::{http::ApiError, request::SessionId};
 
 fn chat_with(fields: Value) -> Result<ChatRequest, ApiError> {
     let mut body = json!({"model": "chat", "messages": [{"role": "user", "content": "Hi"}]});
@@ -35,6 +35,7 @@ fn a_chat_of_all_parameters_is_read() {
         "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 4, "stream": true, "ignore_eos": true,
         "stream_options": {"include_usage": true}, "user": "u", "metadata": {"k": "v"}, "store": false,
         "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "service_tier": "auto",
+        "session_id": "x".repeat(128),
     }))
     .unwrap();
     let messages: Vec<_> = request
@@ -57,6 +58,7 @@ fn a_chat_of_all_parameters_is_read() {
     let options = request.options;
     assert_eq!((options.n, options.max_tokens), (3, Some(9)));
     assert_eq!(options.stop, ["x", "y"]);
+    assert_eq!(options.session, SessionId::new(&"x".repeat(128)));
     assert_eq!(options.bias, [(3, -100.0), (7, 2.5)]);
     assert!(options.ignore_eos && options.stream && options.include_usage);
     let sampling = options.sampling;
@@ -192,6 +194,11 @@ fn a_wrong_chat_parameter_is_refused_by_name() {
             json!({"stream": true, "stream_options": {"fast": true}}),
             "stream_options.fast",
         ),
+        (json!({"session_id": 7}), "session_id"),
+        (json!({"session_id": ""}), "session_id"),
+        (json!({"session_id": "two words"}), "session_id"),
+        (json!({"session_id": "s\u{e9}ance"}), "session_id"),
+        (json!({"session_id": "x".repeat(129)}), "session_id"),
         (json!({"metadata": {"k": 1}}), "metadata"),
         (json!({"user": 1}), "user"),
         (json!({"store": true}), "store"),

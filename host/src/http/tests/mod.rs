@@ -5,6 +5,7 @@ mod answers;
 mod client;
 mod limits;
 mod malformed;
+mod sessions;
 mod streams;
 pub mod text;
 
@@ -43,7 +44,11 @@ impl Server {
     }
 
     async fn start_with(options: EngineOptions, api_key: Option<&str>) -> Self {
-        let device = FakeDevice::new(64, 16, 8).sampling(|seen| match seen.last().copied() {
+        Self::start_on(FakeDevice::new(64, 16, 8), options, api_key).await
+    }
+
+    async fn start_on(device: FakeDevice, options: EngineOptions, api_key: Option<&str>) -> Self {
+        let device = device.sampling(|seen| match seen.last().copied() {
             Some(letter) if (b'a'..=b'y').contains(&(letter as u8)) => letter + 1,
             Some(letter) if letter == u32::from(b'z') => END,
             _ => u32::from(b'a'),

@@ -418,6 +418,10 @@ impl World {
             }
             Err(error) => {
                 self.reached.failed_collects += 1;
+                // Those that are set back by it hold up the others for longer.
+                self.clients
+                    .values_mut()
+                    .for_each(|client| client.passed_over = 0);
                 let later = self.flights.iter().flat_map(|(_, rows)| rows);
                 for row in step.iter().chain(later) {
                     if let Some(client) = self.clients.get_mut(&row.id) {
