@@ -14,10 +14,10 @@ use std::{
 pub fn run(only: Option<&[&str]>) -> Result<Value> {
     let mut results = Vec::new();
     let wanted = |name: &str| only.is_none_or(|only| only.contains(&name));
-    let all = optest::checks::<CudaOps>()
+    for (name, check) in optest::checks::<CudaOps>()
         .into_iter()
-        .chain(optest::recurrent_checks());
-    for (name, check) in all.filter(|(name, _)| wanted(name)) {
+        .filter(|(name, _)| wanted(name))
+    {
         let ledger = Ledger::default();
         let mut ops = CudaOps::new(0, &ledger).context("the card can't be opened")?;
         let began = Instant::now();
