@@ -25,7 +25,8 @@ pub(crate) enum Kernels {
         /// For at most 8, 16 and 32 tokens.
         few: [Kernel; 3],
         many: Kernel,
-        experts: Kernel,
+        /// For few and for many pairs of a token and an expert.
+        experts: [Kernel; 2],
     },
     /// Products in f32, for shapes that tiles don't fit and for f32.
     Plain {
@@ -53,7 +54,7 @@ impl Kernels {
             embed: kernel("embed")?,
             few: [kernel("linear_8")?, kernel("linear_16")?, kernel("linear_32")?],
             many: kernel("linear_many")?,
-            experts: kernel("expert_linear")?,
+            experts: [kernel("expert_linear")?, kernel("expert_linear_many")?],
         })
     }
 }

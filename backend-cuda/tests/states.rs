@@ -97,7 +97,10 @@ fn a_state_may_move_and_a_prompt_be_cut_anywhere() {
                 "{name}, {piece}, {journey:?}"
             );
         }
-        assert!(simulator.calls_of("cuGraphLaunch") > 0, "{name}: decodes are graphs");
+        assert!(
+            simulator.calls_of("cuGraphLaunch") > 0,
+            "{name}: decodes are graphs"
+        );
         assert_eq!(model.release_pools().unwrap().first_error(), None);
         drop(model);
         assert_eq!(backend.sweep_unreleased().unwrap().count, 0);

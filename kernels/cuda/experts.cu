@@ -44,6 +44,28 @@ KERNEL route(const float* logits, float* routing, u32 tokens, u32 experts, u32 c
     for (u32 j = lane; j < chosen; j += 32) routing[chosen + j] /= sum;
 }
 
+// Sorts pairs of a token and one of its experts by expert: lists u32 [experts + pairs] has where each expert's pairs
+// begin, then the pairs. A warp takes an expert and looks at all of them: first how many come before its own.
+// grid (experts), block 32
+KERNEL expert_lists(const float* routing, u32* lists, u32 experts, u32 pairs, u32 chosen) {
+    const u32 expert = blockIdx.x, lane = threadIdx.x;
+    u32 before = 0;
+    for (u32 first = 0; first < pairs; first += 32) {
+        const u32 pair = first + lane;
+        const bool is_before = pair < pairs && (u32)routing[pair / chosen * 2 * chosen + pair % chosen] < expert;
+        before += __popc(__ballot_sync(ALL, is_before));
+    }
+    if (lane == 0) lists[expert] = before;
+    lists += experts + before;
+    for (u32 first = 0; first < pairs; first += 32) {
+        const u32 pair = first + lane;
+        const bool is_mine = pair < pairs && (u32)routing[pair / chosen * 2 * chosen + pair % chosen] == expert;
+        const u32 mine = __ballot_sync(ALL, is_mine);
+        if (is_mine) lists[__popc(mine & ((1u << lane) - 1))] = pair;
+        lists += __popc(mine);
+    }
+}
+
 // out[token] = Σ weight j of the token · x[token · chosen + j], rows of `cols` elements
 // grid (tokens, ceil(cols / 256)), block 256
 KERNEL combine(const float* x, const float* routing, float* out, u32 cols, u32 chosen) {

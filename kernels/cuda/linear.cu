@@ -19,9 +19,23 @@ DEVICE const u8* block_of(const u8* row, int col) { return row + (u64)(col / F::
 
 #define SEGMENTS 8
 
-template <class F, int TILES>
+/// Tokens one after another, in x and in out.
+struct Straight {
+    DEVICE u64 in(int token) const { return token; }
+    DEVICE u64 out(int token) const { return token; }
+};
+
+/// Pairs of a token and an expert: each has a row of out, and one of x that is its own or its token's.
+struct Pairs {
+    const u32* list;
+    u32 tokens_divisor;
+    DEVICE u64 in(int i) const { return list[i] / tokens_divisor; }
+    DEVICE u64 out(int i) const { return list[i]; }
+};
+
+template <class F, int TILES, class Tokens>
 DEVICE void few(const u8* weight, const float* x, const float* bias, float* out, int rows, int cols, int tokens,
-                int segment, int first) {
+                int segment, int first, Tokens of) {
     __shared__ float sums[SEGMENTS][16][8 * TILES];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const u64 stride = (u64)(cols / F::LEN) * F::BYTES;
@@ -42,7 +56,7 @@ DEVICE void few(const u8* weight, const float* x, const float* bias, float* out,
             const int token = tile * 8 + g;
             u32 b0 = 0, b1 = 0;
             if (token < tokens) {
-                const float2* from = (const float2*)(x + (u64)token * cols + col + 2 * t);
+                const float2* from = (const float2*)(x + of.in(token) * cols + col + 2 * t);
                 const float2 low = from[0], high = from[4];
                 b0 = pack_f16(low.x, low.y), b1 = pack_f16(high.x, high.y);
             }
@@ -61,7 +75,7 @@ DEVICE void few(const u8* weight, const float* x, const float* bias, float* out,
             float sum = 0.0f;
 #pragma unroll
             for (int s = 0; s < SEGMENTS; s++) sum += sums[s][i % 16][token];
-            out[(u64)token * rows + row] = bias ? sum + bias[row] : sum;
+            out[of.out(token) * rows + row] = bias ? sum + bias[row] : sum;
         }
     }
 }
@@ -170,7 +184,7 @@ DEVICE void many(const u8* weight, const float* x, const float* bias, float* out
 #define FEW(NAME, TILES)                                                                                          \
     KERNEL __launch_bounds__(256) NAME(const u8* weight, const float* x, const float* bias, float* out, int rows, \
                                        int cols, int tokens, int segment) {                                       \
-        few<FORMAT, TILES>(weight, x, bias, out, rows, cols, tokens, segment, blockIdx.x * 16);                   \
+        few<FORMAT, TILES>(weight, x, bias, out, rows, cols, tokens, segment, blockIdx.x * 16, Straight{});       \
     }
 FEW(linear_8, 1)
 FEW(linear_16, 2)
@@ -186,7 +200,21 @@ KERNEL __launch_bounds__(256)
     const u64 expert = (u64)routing[token * 2 * chosen + blockIdx.x % chosen];
     weight += expert * rows * (cols / FORMAT::LEN) * FORMAT::BYTES;
     x += (is_spread ? pair : token) * cols;
-    few<FORMAT, 1>(weight, x, nullptr, out + pair * rows, rows, cols, 1, segment, blockIdx.y * 16);
+    few<FORMAT, 1>(weight, x, nullptr, out + pair * rows, rows, cols, 1, segment, blockIdx.y * 16, Straight{});
+}
+
+// The same for many pairs: an expert's, as `expert_lists` of experts.cu names them, 32 at a time.
+// grid (experts, ceil(rows / 16)), block 256
+KERNEL __launch_bounds__(256)
+    expert_linear_many(const u8* weight, const float* x, const u32* lists, float* out, int rows, int cols, u32 experts,
+                       u32 pairs, u32 chosen, u32 is_spread, int segment) {
+    const u32 expert = blockIdx.x, end = expert + 1 < experts ? lists[expert + 1] : pairs;
+    weight += (u64)expert * rows * (cols / FORMAT::LEN) * FORMAT::BYTES;
+    for (u32 first = lists[expert]; first < end; first += 32) {
+        const Pairs of = {lists + experts + first, is_spread ? 1 : chosen};
+        few<FORMAT, 4>(weight, x, nullptr, out, rows, cols, min(end - first, 32u), segment, blockIdx.y * 16, of);
+        __syncthreads();
+    }
 }
 
 // grid (ceil(rows / 64), ceil(tokens / 128)), block 256

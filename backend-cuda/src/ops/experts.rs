@@ -4,11 +4,14 @@ use super::{CudaOps, Tensor, same};
 use crate::{
     launch::args,
     weight::{self, Kernels, Weight},
+    workspace::STEP,
 };
 use met_kernels::{Error, Result};
 
 /// Experts that kernels count, and that f32 names exactly.
 const MAX_EXPERTS: usize = 1 << 20;
+/// Pairs of an expert, on average, from which on they are sorted, so that they share what is read of its weights.
+const SHARED: usize = 2;
 
 impl CudaOps {
     pub(super) fn choose_experts(
@@ -52,11 +55,27 @@ impl CudaOps {
         let (outputs, cols) = (out.cols as i32, weight.cols as i32);
         let (matrix, routing) = (weight.data.address(), routing.at(rows)?);
         let (chosen, spread) = (chosen as u32, u32::from(spread));
+        let segment = weight::segment(weight.cols) as i32;
         match weight.kernels {
-            Kernels::Tiled { experts, .. } => {
-                let segment = weight::segment(weight.cols) as i32;
+            Kernels::Tiled {
+                experts: [_, kernel], ..
+            } if pairs >= SHARED * experts && self.noted.is_none() => {
+                let lists = self
+                    .allocator
+                    .scratch(STEP, (experts + pairs) * size_of::<u32>())?;
+                let (list, count, pairs) = (lists.address(), experts as u32, pairs as u32);
+                let sort = self.modules.kernel("experts", "expert_lists")?;
+                self.launch(sort, [experts, 1], 32, args![routing, list, count, pairs, chosen])?;
+                let args = args![
+                    matrix, from, list, to, outputs, cols, count, pairs, chosen, spread, segment
+                ];
+                self.launch(kernel, [experts, out.cols.div_ceil(16)], 256, args)
+            }
+            Kernels::Tiled {
+                experts: [kernel, _], ..
+            } => {
                 let args = args![matrix, from, routing, to, outputs, cols, chosen, spread, segment];
-                self.launch(experts, [pairs, out.cols.div_ceil(16)], 256, args)
+                self.launch(kernel, [pairs, out.cols.div_ceil(16)], 256, args)
             }
             Kernels::Plain { experts, .. } => {
                 let args = args![matrix, from, routing, to, outputs, cols, chosen, spread];

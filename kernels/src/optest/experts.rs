@@ -67,10 +67,10 @@ pub(super) fn expert_linear<O: Ops>(ops: &mut O, _: &Ledger) {
         for (experts, outputs, chosen) in [(4, 32, 2), (7, 5, 3), (3, 24, 1), (5, 33, 5)] {
             let cols = ty.block_len().max(32) * 2;
             let source = weights::random_weight(&mut random, ty, experts * outputs, cols);
-            for (rows, spread) in [(1, false), (1, true), (23, false), (12, true)] {
+            for (rows, spread) in [(1, false), (1, true), (23, false), (40, true)] {
                 let x = random.normals(rows * cols * if spread { chosen } else { 1 });
                 let mut routing = routing(&mut random, rows, experts, chosen);
-                if rows == 12 {
+                if rows == 40 {
                     // All to the same.
                     let first = routing[..2 * chosen].to_vec();
                     routing
