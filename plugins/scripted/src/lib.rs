@@ -3,12 +3,13 @@
 //! The model file is any GGUF with the metadata text `scripted.script` (see [`script`]); the option `script`
 //! of `open` gives the text directly, for calls before a model is loaded. Its "KV cache" holds the tokens
 //! themselves, and the next token is a hash of all tokens that the block table leads to: a wrong block,
-//! position or repetition shows in the output.
+//! position or repetition shows in the output. With `set state_slots N` it has a "recurrent state" too.
 
 mod model;
 pub mod record;
 pub mod script;
 mod stage;
+mod states;
 
 pub use model::ScriptedModel;
 

@@ -1,6 +1,11 @@
 //! The "model": its KV cache holds tokens, and the next token is a hash of those it is led to.
 
-use crate::{dropped, error, script::Settings, stage::Stage};
+use crate::{
+    dropped, error,
+    script::Settings,
+    stage::Stage,
+    states::{State, States},
+};
 use met_backend_api::{
     Batch, Error, ModelInfo, ModelSpec, ReleaseReport, ReleaseStep, ResourceReport, Row, RowOutput, Ticket,
     TokenLogprob, Want,
@@ -10,7 +15,7 @@ use met_backend_api::{
 use met_kernels::{Kind, Serial};
 use std::{collections::VecDeque, thread, time::Duration};
 
-const POOLS: [&str; 2] = ["kv cache", "weight store"];
+const STATE_POOL: &str = "state pool";
 
 /// A loaded "model".
 pub struct ScriptedModel {
@@ -20,6 +25,7 @@ pub struct ScriptedModel {
     pools: Vec<(&'static str, Serial, u64)>,
     /// Token of each position of each block.
     kv: Vec<u32>,
+    states: States,
     last_ticket: Ticket,
     in_flight: VecDeque<(Ticket, Vec<Answer>)>,
     /// The last step's tokens, for rows that take them as input.
@@ -28,6 +34,9 @@ pub struct ScriptedModel {
 
 struct Answer {
     want: Want,
+    /// Its slot, and what the state there has come to.
+    slot: u32,
+    state: State,
     /// The next token after each of the row's tokens.
     next: Vec<u32>,
     top: u32,
@@ -70,19 +79,23 @@ impl ScriptedModel {
             block_size: s.block_size,
             block_count,
             block_bytes,
-            state_slots: 0,
-            state_bytes: 0,
-            snapshot_slots: 0,
+            state_slots: s.state_slots,
+            state_bytes: State::BYTES,
+            snapshot_slots: s.snapshots,
             max_rows,
             max_batch_tokens: spec.max_batch_tokens.max(1),
             max_in_flight: s.in_flight,
         };
         let ledger = stage.ledger();
         let mut pools = Vec::new();
-        for (label, bytes) in POOLS
-            .into_iter()
-            .zip([block_bytes * u64::from(block_count), s.weights])
-        {
+        let all = [
+            ("state snapshots", State::BYTES * u64::from(s.snapshots)),
+            (STATE_POOL, State::BYTES * u64::from(s.state_slots)),
+            ("kv cache", block_bytes * u64::from(block_count)),
+            ("weight store", s.weights),
+        ];
+        let skipped = if s.state_slots == 0 { 2 } else { 0 };
+        for (label, bytes) in all.into_iter().skip(skipped) {
             match ledger.enter(Kind::Memory, label, bytes) {
                 Ok(serial) => pools.push((label, serial, bytes)),
                 Err(e) => {
@@ -99,6 +112,7 @@ impl ScriptedModel {
             info,
             pools,
             kv,
+            states: States::new(s.state_slots, s.snapshots),
             last_ticket: 0,
             in_flight: VecDeque::new(),
             sampled: Vec::new(),
@@ -132,6 +146,7 @@ impl ScriptedModel {
         }
     }
 
+    /// Computes a row. What its state comes to is set once all rows are computed.
     fn run(&mut self, row: &Row<'_>) -> Result<Answer, Error> {
         let tokens = self.input(row)?;
         let slots = (0..row.position + tokens.len() as u32)
@@ -143,6 +158,10 @@ impl ScriptedModel {
         for (position, slot) in slots.into_iter().enumerate() {
             let new = position.checked_sub(row.position as usize);
             if let Some(i) = new {
+                if i == 0 {
+                    let position = row.position;
+                    self.states.check(row.state_slot, State { position, hash })?;
+                }
                 self.kv[slot] = tokens[i];
             }
             hash = mix(hash ^ u64::from(self.kv[slot]));
@@ -152,6 +171,11 @@ impl ScriptedModel {
         }
         Ok(Answer {
             want: row.want,
+            slot: row.state_slot,
+            state: State {
+                position: row.position + tokens.len() as u32,
+                hash,
+            },
             next,
             top: row.top_logprobs,
         })
@@ -184,6 +208,9 @@ impl BackendModel for ScriptedModel {
             .iter()
             .map(|row| self.run(row))
             .collect::<Result<Vec<_>, _>>()?;
+        for answer in &answers {
+            self.states.set(answer.slot, answer.state);
+        }
         self.last_ticket += 1;
         let tokens = answers
             .iter()
@@ -198,11 +225,10 @@ impl BackendModel for ScriptedModel {
     }
 
     fn collect(&mut self, ticket: Ticket, out: &mut Output<'_>) -> Result<(), Error> {
+        // A step that fails is over too.
+        let oldest = self.in_flight.pop_front();
         let nonsense = self.stage.call("collect")?;
-        let (oldest, answers) = self
-            .in_flight
-            .pop_front()
-            .ok_or_else(|| Error::invalid("no ticket is outstanding"))?;
+        let (oldest, answers) = oldest.ok_or_else(|| Error::invalid("no ticket is outstanding"))?;
         if oldest != ticket {
             return Err(Error::invalid(format!("ticket {oldest} comes before {ticket}")));
         }
@@ -275,19 +301,51 @@ impl BackendModel for ScriptedModel {
         Ok(())
     }
 
+    fn save_state(&mut self, slot: u32, data: &mut [u8]) -> Result<(), Error> {
+        self.stage.call("save_state")?;
+        self.states.save(slot, data)
+    }
+
+    fn restore_state(&mut self, slot: u32, position: u32, data: &[u8]) -> Result<(), Error> {
+        self.stage.call("restore_state")?;
+        self.states.restore(slot, position, data)
+    }
+
+    fn free_state(&mut self, slot: u32) -> Result<(), Error> {
+        self.stage.call("free_state")?;
+        self.states.free(slot)
+    }
+
+    fn take_snapshot(&mut self, slot: u32, snapshot: u32) -> Result<(), Error> {
+        self.stage.call("take_snapshot")?;
+        self.states.take(slot, snapshot)
+    }
+
+    fn use_snapshot(&mut self, snapshot: u32, slot: u32) -> Result<(), Error> {
+        self.stage.call("use_snapshot")?;
+        self.states.give(snapshot, slot)
+    }
+
     fn release_pools(&mut self) -> Result<ReleaseReport, Error> {
         let nonsense = self.stage.call("release_pools")?;
         let mut report = ReleaseReport::default();
         for (label, serial, bytes) in self.pools.drain(..) {
-            let freed = if nonsense {
-                Ok(u64::MAX)
+            let held = if label == STATE_POOL {
+                self.states.held()
             } else {
-                self.stage.ledger().strike(serial)
+                0
+            };
+            let freed = match (held, nonsense) {
+                (0, true) => Ok(u64::MAX),
+                (0, false) => self.stage.ledger().strike(serial).map_err(error),
+                _ => Err(Error::invalid(format!(
+                    "{held} slots are still held by sequences: nothing is freed under them"
+                ))),
             };
             report.steps.push(ReleaseStep {
                 label: label.into(),
                 bytes: if freed.is_ok() { bytes } else { 0 },
-                error: ROption::from(freed.err().map(error)),
+                error: ROption::from(freed.err()),
             });
         }
         self.kv = Vec::new();

@@ -13,7 +13,7 @@ use met_backend_api::ErrorKind;
 use std::collections::HashMap;
 
 /// Every call that a rule can name, as the boundary spells it.
-pub const CALLS: [&str; 15] = [
+pub const CALLS: [&str; 20] = [
     "probe",
     "open",
     "info",
@@ -26,6 +26,11 @@ pub const CALLS: [&str; 15] = [
     "resources",
     "submit",
     "collect",
+    "save_state",
+    "restore_state",
+    "free_state",
+    "take_snapshot",
+    "use_snapshot",
     "release_pools",
     "drop_model",
     "drop_backend",
@@ -61,6 +66,10 @@ pub struct Settings {
     pub block_size: u32,
     /// Tickets in flight.
     pub in_flight: u32,
+    /// Slots of recurrent state; 0 for a model without.
+    pub state_slots: u32,
+    /// Snapshots of it.
+    pub snapshots: u32,
     /// Bytes of the weight store.
     pub weights: u64,
     /// Microseconds of a step.
@@ -90,6 +99,8 @@ impl Default for Settings {
             blocks: 0,
             block_size: 16,
             in_flight: 1,
+            state_slots: 0,
+            snapshots: 0,
             weights: 1 << 20,
             step_us: 0,
             load_ms: 0,
@@ -163,6 +174,8 @@ impl Script {
             "blocks" => s.blocks = small()?,
             "block_size" => s.block_size = small()?,
             "in_flight" => s.in_flight = small()?,
+            "state_slots" => s.state_slots = small()?,
+            "snapshots" => s.snapshots = small()?,
             "weights" => s.weights = value,
             "step_us" => s.step_us = value,
             "load_ms" => s.load_ms = value,
