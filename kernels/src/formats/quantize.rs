@@ -9,6 +9,8 @@ const MAX_BYTE: f32 = 127.0;
 const MAX_NIBBLE: f32 = 15.0;
 /// The largest 6-bit scale.
 const MAX_SCALE: f32 = 63.0;
+/// 1.5 · 2²³: what is added to it is rounded to a whole number.
+const ROUNDING: f32 = 12_582_912.0;
 /// Elements that share a scale in Q4_K.
 const GROUP: usize = 32;
 
@@ -89,8 +91,8 @@ fn q4_k(values: &[f32; 256], block: &mut [u8; 144]) {
             min: min.to_f32() * f32::from(m),
         };
         let bytes = &mut codes[index / 2 * GROUP..][..GROUP];
-        for (byte, &x) in bytes.iter_mut().zip(group) {
-            *byte |= (rounded.code(x) as u8) << (index % 2 * 4);
+        for (byte, code) in bytes.iter_mut().zip(rounded.codes(group)) {
+            *byte |= (code as u8) << (index % 2 * 4);
         }
     }
 }
@@ -123,53 +125,54 @@ impl Fit {
         if span <= 0.0 {
             return Self::default();
         }
+        let sum = dot(group, &[1.0; GROUP]);
         let mut best = (f32::INFINITY, Self::default());
         for step in -4..=4 {
             let start = Self {
                 scale: span / (MAX_NIBBLE + 0.25 * step as f32),
                 min: -low,
             };
-            for fit in [start, start.refined(group)] {
-                let error = fit.error(group);
-                if error < best.0 {
-                    best = (error, fit);
-                }
+            let fit = start.refined(group, sum);
+            let error = fit.error(group);
+            if error < best.0 {
+                best = (error, fit);
             }
         }
         best.1
     }
 
-    /// The code of a value.
-    fn code(self, x: f32) -> f32 {
+    /// The codes of values.
+    fn codes(self, group: &[f32; GROUP]) -> [f32; GROUP] {
         if self.scale == 0.0 {
-            return 0.0;
+            return [0.0; GROUP];
         }
-        ((x + self.min) / self.scale).round().clamp(0.0, MAX_NIBBLE)
+        let inverse = 1.0 / self.scale;
+        // Rounds what is small: the sum has no room for a fraction.
+        let round = |x: f32| (x + ROUNDING) - ROUNDING;
+        group.map(|x| round(((x + self.min) * inverse).clamp(0.0, MAX_NIBBLE)))
     }
 
     fn error(self, group: &[f32; GROUP]) -> f32 {
-        let off = |&x: &f32| self.scale * self.code(x) - self.min - x;
-        group.iter().map(off).map(|off| off * off).sum()
+        let codes = self.codes(group);
+        let off = std::array::from_fn(|i| self.scale * codes[i] - self.min - group[i]);
+        dot(&off, &off)
     }
 
-    /// Scale and minimum of the least square error for the codes that this one gives.
-    fn refined(self, group: &[f32; GROUP]) -> Self {
-        let n = GROUP as f32;
-        let (mut q, mut qq, mut x, mut xq) = (0.0, 0.0, 0.0, 0.0);
-        for &value in group {
-            let code = self.code(value);
-            q += code;
-            qq += code * code;
-            x += value;
-            xq += value * code;
-        }
+    /// Scale and minimum of the least square error for the codes that this one gives; `sum` is that of the values.
+    fn refined(self, group: &[f32; GROUP], sum: f32) -> Self {
+        let (n, codes) = (GROUP as f32, self.codes(group));
+        let (q, qq, xq) = (
+            dot(&codes, &[1.0; GROUP]),
+            dot(&codes, &codes),
+            dot(group, &codes),
+        );
         let determinant = n * qq - q * q;
         if determinant <= 0.0 {
             return self;
         }
         let fit = Self {
-            scale: (n * xq - x * q) / determinant,
-            min: (q * xq - qq * x) / determinant,
+            scale: (n * xq - sum * q) / determinant,
+            min: (q * xq - qq * sum) / determinant,
         };
         match fit {
             Self { scale, .. } if scale <= 0.0 => self,
@@ -180,6 +183,17 @@ impl Fit {
             fit => fit,
         }
     }
+}
+
+/// Sums in lanes that a vector unit has.
+fn dot(a: &[f32; GROUP], b: &[f32; GROUP]) -> f32 {
+    let mut lanes = [0.0; 8];
+    for (a, b) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0) {
+        for (sum, (a, b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
+            *sum += a * b;
+        }
+    }
+    lanes.iter().sum()
 }
 
 #[cfg(test)]
