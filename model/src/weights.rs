@@ -151,6 +151,14 @@ impl<'a> Binder<'a> {
         self.used.insert(self.checkpoint.stored_name(name));
     }
 
+    /// Notes that no tensor of a layer is needed.
+    pub fn skip_layer(&mut self, layer: usize) {
+        let prefix = self.checkpoint.stored_name(&format!("blk.{layer}."));
+        let names = self.checkpoint.tensors().iter().map(|tensor| &tensor.name);
+        self.used
+            .extend(names.filter(|name| name.starts_with(&prefix)).cloned());
+    }
+
     /// What was collected. A tensor that nothing asked for means that the file holds another kind of model
     /// than its metadata says: an error, since leaving it out would give wrong results.
     pub fn finish(self) -> Result<Bound> {

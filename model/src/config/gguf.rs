@@ -29,6 +29,7 @@ pub(super) fn read(checkpoint: &Checkpoint) -> Result<ModelConfig> {
         architecture: architecture.to_owned(),
         name: metadata.get("general.name")?.unwrap_or("unnamed").to_owned(),
         layers,
+        guessing_layers: read.guessing_layers()?,
         width,
         feed_forward: read.feed_forward()?,
         vocab: vocab(metadata, embedding.elements() / embedding.shape[0])?,

@@ -17,7 +17,8 @@ impl Reader<'_> {
         self.in_range("block_count", all.saturating_sub(guessing), MAX_LAYERS)
     }
 
-    fn guessing_layers(&self) -> Result<usize> {
+    /// Qwen3-Next's files count them among the layers.
+    pub(super) fn guessing_layers(&self) -> Result<usize> {
         match self.family {
             Family::Qwen3Next => Ok(self.optional("nextn_predict_layers")?.unwrap_or(0)),
             _ => Ok(0),

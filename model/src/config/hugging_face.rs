@@ -31,6 +31,7 @@ pub(super) fn read(config: &Map<String, Json>, name: &str) -> Result<ModelConfig
         architecture: architecture.to_owned(),
         name: name.to_owned(),
         layers,
+        guessing_layers: 0,
         width,
         feed_forward: reader.feed_forward()?,
         vocab: fields.size("vocab_size", MAX_VOCAB)?,

@@ -44,6 +44,8 @@ pub struct ModelConfig {
     pub name: String,
     /// Number of layers.
     pub layers: usize,
+    /// Layers behind those that guess further tokens and take no part in a step.
+    pub guessing_layers: usize,
     /// Width of the residual stream.
     pub width: usize,
     /// What follows attention, or what stands for it, in each layer.

@@ -83,6 +83,9 @@ impl Decoder {
         };
         // Read with the configuration.
         binder.skip("rope_freqs.weight");
+        for layer in 0..config.guessing_layers {
+            binder.skip_layer(config.layers + layer);
+        }
         let model = Self {
             embedding,
             layers,

@@ -1,9 +1,12 @@
 //! What files with recurrent layers and experts say of themselves, and what is refused of it.
 
-use crate::{architectures::fixtures, support::Rng};
+use crate::{
+    architectures::fixtures,
+    support::{Rng, Value as GgufValue, Writer},
+};
 use met_kernels::{DeltaShape, ScanShape};
 use met_model::{
-    Checkpoint, Decoder, ModelConfig, Result,
+    Checkpoint, Decoder, ModelConfig, Result, checkpoint,
     config::{Experts, FeedForward, Mixer},
     fuzz,
 };
@@ -200,6 +203,52 @@ fn older_spellings_are_read_alike() {
     fields.insert("full_attention_interval".to_owned(), json!(4));
     fields.insert("rope_theta".to_owned(), json!(10_000));
     assert_eq!(bind(&config, &weights).unwrap(), expected);
+}
+
+/// A GGUF file, to be changed.
+fn rewritten(name: &str) -> Writer {
+    let path = fixtures().join(format!("{name}.gguf"));
+    let bytes = std::fs::read(&path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let mut writer = Writer::default();
+    let metadata = checkpoint.metadata();
+    for key in metadata.keys() {
+        let value = match metadata.value(key).unwrap() {
+            checkpoint::Value::Unsigned(n) => GgufValue::U32(n as u32),
+            checkpoint::Value::Float(x) => GgufValue::F32(x as f32),
+            checkpoint::Value::Text(text) => GgufValue::Text(text.to_owned()),
+            other => panic!("{key}: {other:?}"),
+        };
+        writer.set(key, value);
+    }
+    for tensor in checkpoint.tensors() {
+        let data = bytes[tensor.range.clone()].to_vec();
+        writer.tensor(&tensor.name, tensor.ty, &tensor.shape, data);
+    }
+    writer
+}
+
+#[test]
+fn layers_that_guess_further_tokens_are_passed_over() {
+    let mut writer = rewritten("qwen3_next");
+    writer.set("qwen3next.block_count", GgufValue::U32(5)).floats(
+        "blk.4.nextn.eh_proj.weight",
+        &[4, 2],
+        &[0.5; 8],
+    );
+    let bind = |writer: &Writer| {
+        let checkpoint = Checkpoint::from_bytes(writer.bytes())?;
+        let config = ModelConfig::from_checkpoint(&checkpoint)?;
+        Decoder::bind(config.clone(), &checkpoint).map(|_| config)
+    };
+    let message = bind(&writer).unwrap_err().message;
+    assert!(message.contains("`blk.4."), "{message}");
+    writer.set("qwen3next.nextn_predict_layers", GgufValue::U32(1));
+    let config = bind(&writer).unwrap();
+    assert_eq!((config.layers, config.kv_layers()), (4, 1));
+    writer.set("qwen3next.nextn_predict_layers", GgufValue::U32(6));
+    let message = bind(&writer).unwrap_err().message;
+    assert!(message.contains("`qwen3next.block_count` is 0"), "{message}");
 }
 
 /// A folder's files as the fuzzer takes them.
