@@ -350,3 +350,36 @@ impl<O: Ops> ModelResource<O> for WeightStore<'_, O> {
         matrices.into_iter().chain(vectors).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Checkpoint, Decoder, ModelConfig};
+    use met_kernels::TensorType;
+
+    #[test]
+    fn what_chooses_stays_as_it_is_where_others_are_quantised() {
+        let path = "../tests/fixtures/architectures/qwen3_next";
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let config = ModelConfig::from_checkpoint(&checkpoint).unwrap();
+        let (_, mut bound) = Decoder::bind(config, &checkpoint).unwrap();
+        bound.quantize(TensorType::Q8_0);
+        let mut kept = Vec::new();
+        for matrix in &bound.matrices {
+            let source = &matrix.source;
+            match source.ty {
+                TensorType::Q8_0 => assert!(source.cols.is_multiple_of(32)),
+                ty => {
+                    assert_eq!(ty, TensorType::BF16);
+                    kept.extend(source.cols.is_multiple_of(32).then_some(source.name.as_str()));
+                }
+            }
+        }
+        let gates = ["mlp.gate.weight", "mlp.shared_expert_gate.weight"];
+        assert!(
+            kept.iter()
+                .all(|name| gates.iter().any(|gate| name.ends_with(gate)))
+        );
+        assert_eq!(kept.len(), 2 * 4);
+    }
+}

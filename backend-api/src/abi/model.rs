@@ -119,7 +119,8 @@ pub trait Model {
     fn resources(&self) -> RResult<RVec<ResourceReport>, Error>;
 
     /// Starts a step. What `batch` points to is read before the call returns. After an error nothing
-    /// of the batch has happened.
+    /// of the batch has happened, but for recurrent states: where an error other than `invalid` came halfway, those of its
+    /// rows are lost. Their slots stay held, and take a row at position 0, a restored state or a snapshot; all else is `invalid`.
     fn submit(&mut self, batch: Batch<'_>) -> RResult<Ticket, Error>;
 
     /// Waits for the oldest outstanding step and writes its results into the caller's memory.
