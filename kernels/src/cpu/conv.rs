@@ -7,7 +7,7 @@ use super::{
     Workers,
     simd::{Kernel, LANES, Simd, activate},
     state::{self, State},
-    tensor::{Tensor, same},
+    tensor::{GRAIN, Tensor, same},
 };
 use crate::{Activation, Error, HostStep, Place, Result};
 
@@ -63,10 +63,17 @@ pub(super) fn conv(
             });
         }
     }
-    workers.team.for_each(&mut tasks, |task| workers.isa.run(task))
+    let grain = (GRAIN / (WIDTH * OUTPUT_WORK * tokens.max(1))).max(1);
+    let mut tasks: Vec<_> = tasks.chunks_mut(grain).collect();
+    workers.team.for_each(&mut tasks, |tasks| {
+        tasks.iter_mut().for_each(|task| workers.isa.run(task));
+    })
 }
 
-/// Channels of a task.
+/// Elements of cheap work that take as long as an output.
+const OUTPUT_WORK: usize = 16;
+
+/// Channels whose weights are in the first-level cache.
 const WIDTH: usize = 128;
 
 /// Some channels, from `first` on, of all rows.

@@ -44,7 +44,7 @@ pub(super) fn delta_rule(
     let [alpha, beta] = [alpha.rows(tokens)?, beta.rows(tokens)?];
     let of_head = shape.key_dim * shape.value_dim;
     let mut heads = state::heads(place, step, shape.value_heads, of_head, out, shape.value_dim)?;
-    workers.team.for_each(&mut heads, |head| {
+    state::for_each_head(workers.team, &mut heads, |head| {
         workers.isa.run(Delta {
             shape,
             qkv,

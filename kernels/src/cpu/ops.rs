@@ -424,9 +424,8 @@ impl Ops for CpuOps {
             numbers: &numbers,
             x: x.rows(if spread { products } else { rows })?,
             each: if spread { 1 } else { chosen },
-            out: out.rows_mut(products)?,
         };
-        linear::expert_linear(&self.team, self.isa, scratch, product)
+        linear::expert_linear(&self.team, self.isa, scratch, &product, out.rows_mut(products)?)
     }
 
     fn combine(&mut self, x: &Tensor, routing: &Tensor, rows: usize, out: &mut Tensor) -> Result<()> {

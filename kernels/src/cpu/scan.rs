@@ -36,7 +36,7 @@ pub(super) fn scan(
     let (xbc, dt, out) = (xbc.rows(tokens)?, dt.rows(tokens)?, out.rows_mut(tokens)?);
     let of_head = shape.head_dim * shape.state_dim;
     let mut heads = state::heads(place, step, shape.heads, of_head, out, shape.head_dim)?;
-    workers.team.for_each(&mut heads, |head| {
+    state::for_each_head(workers.team, &mut heads, |head| {
         workers.isa.run(Scan {
             shape,
             xbc,

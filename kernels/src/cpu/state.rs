@@ -1,6 +1,6 @@
 //! Recurrent states, and how the heads of an operation with one are shared out.
 
-use super::Buffer;
+use super::{Buffer, Team, tensor::GRAIN};
 use crate::{Error, HostStep, Ledger, Place, Result, step::HostRow};
 use std::ops::Range;
 
@@ -117,6 +117,18 @@ pub(super) fn heads<'a>(
         }
     }
     Ok(tasks)
+}
+
+/// Calls `work` with each head, as many a task as make it worth handing out.
+pub(super) fn for_each_head<'a>(
+    team: &Team,
+    heads: &mut [Head<'a>],
+    work: impl Fn(&mut Head<'a>) + Sync,
+) -> Result<()> {
+    let values: usize = heads.iter().map(|head| head.state.len() * head.out.len()).sum();
+    let grain = (GRAIN * heads.len() / values.max(1)).max(1);
+    let mut tasks: Vec<_> = heads.chunks_mut(grain).collect();
+    team.for_each(&mut tasks, |heads| heads.iter_mut().for_each(&work))
 }
 
 /// Rows of `cols` cut into columns of `width`, the last of which may be narrower: each row's part of each.

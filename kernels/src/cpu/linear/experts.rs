@@ -28,24 +28,23 @@ pub struct ExpertProduct<'a> {
     pub x: &'a [f32],
     /// Products that a row has a part in, one after another.
     pub each: usize,
-    /// `[products, outputs]`.
-    pub out: &'a mut [f32],
 }
 
-/// Computes `out`. `scratch` has room for as many rows as there are products.
+/// Computes `out`, `[products, outputs]`. `scratch` has room for as many rows as there are products.
 ///
 /// [`crate::ErrorKind::Invalid`] where shapes disagree; then nothing was computed.
 pub fn expert_linear(
     team: &Team,
     isa: Isa,
     scratch: &mut QuantizedRows,
-    product: ExpertProduct<'_>,
+    product: &ExpertProduct<'_>,
+    out: &mut [f32],
 ) -> Result<()> {
-    product.check(scratch)?;
+    product.check(scratch, out)?;
     let cols = product.weight.cols();
-    let plan = Plan::new(&product, isa);
+    let plan = Plan::new(product, isa);
     if Shape::of(product.weight.ty()).is_some() {
-        plan.quantize(team, isa, &product, scratch.words_mut())?;
+        plan.quantize(team, isa, product, scratch.words_mut())?;
     }
     let panels: usize = plan.groups.iter().map(|group| group.panels.len()).sum();
     let work = plan
@@ -56,12 +55,9 @@ pub fn expert_linear(
     let job = Job {
         isa,
         plan: &plan,
+        product,
         words: scratch.words(),
-        out: Shared::new(product.out),
-        weight: product.weight,
-        outputs: product.outputs,
-        x: product.x,
-        each: product.each,
+        out: Shared::new(out),
     };
     team.split(panels, panels.div_ceil(tasks), |range| {
         let mut first = 0;
@@ -77,7 +73,7 @@ pub fn expert_linear(
 }
 
 impl ExpertProduct<'_> {
-    fn check(&self, scratch: &QuantizedRows) -> Result<()> {
+    fn check(&self, scratch: &QuantizedRows, out: &[f32]) -> Result<()> {
         let &Self {
             weight,
             outputs,
@@ -93,9 +89,7 @@ impl ExpertProduct<'_> {
             && (products / each)
                 .checked_mul(cols)
                 .is_some_and(|len| self.x.len() >= len)
-            && products
-                .checked_mul(outputs)
-                .is_some_and(|len| self.out.len() >= len);
+            && products.checked_mul(outputs).is_some_and(|len| out.len() >= len);
         if !fits {
             return Err(Error::invalid(format!(
                 "{}: [{}, {cols}] can't make {products} products of {outputs} outputs from {} activations",
@@ -234,11 +228,8 @@ impl Plan {
 struct Job<'a> {
     isa: Isa,
     plan: &'a Plan,
-    weight: &'a PackedWeight,
-    outputs: usize,
+    product: &'a ExpertProduct<'a>,
     words: &'a [u32],
-    x: &'a [f32],
-    each: usize,
     out: Shared<f32>,
 }
 
@@ -248,14 +239,14 @@ impl Job<'_> {
     /// # Safety
     /// No other thread computes any of them at the same time.
     unsafe fn run(&self, group: &Group, panels: Range<usize>) {
-        let cols = self.weight.cols();
-        let block = (BLOCK_BYTES / self.weight.panel_bytes()).max(1);
+        let weight = self.product.weight;
+        let block = (BLOCK_BYTES / weight.panel_bytes()).max(1);
         for start in panels.clone().step_by(block) {
             for tile in &self.plan.tiles[group.tiles.clone()] {
                 let products = &self.plan.order[tile.products.clone()];
                 let mut rows = [&[][..]; HIGHEST];
                 for (row, &product) in rows.iter_mut().zip(products) {
-                    *row = &self.x[product as usize / self.each * cols..][..cols];
+                    *row = self.product.row(product);
                 }
                 for panel in start..panels.end.min(start + block) {
                     let mut results = [[0.0; LANES]; HIGHEST];
@@ -265,7 +256,7 @@ impl Job<'_> {
                         words: self.words,
                         first: tile.quantized,
                     };
-                    multiply(self.isa, self.weight, panel, inputs, results);
+                    multiply(self.isa, weight, panel, inputs, results);
                     // SAFETY: the caller's promise.
                     unsafe { self.finish(group, panel, products, results) };
                 }
@@ -285,7 +276,7 @@ impl Job<'_> {
             // SAFETY: `check` has compared all lengths, so these outputs of the product are inside; no other thread
             // uses them by the caller's promise.
             unsafe {
-                let out = product as usize * self.outputs + rows.start - group.rows.start;
+                let out = product as usize * self.product.outputs + rows.start - group.rows.start;
                 std::ptr::copy_nonoverlapping(results.as_ptr(), self.out.get().add(out), results.len());
             }
         }

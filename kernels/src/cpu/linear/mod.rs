@@ -3,7 +3,8 @@
 //! Quantised weights are repacked once into panels of sixteen rows (`format`), in which a lane is a row, so
 //! a product needs no horizontal sums; activations are quantised to 16 bits (`quantize`). One kernel
 //! (`kernel`) is compiled for every type, tile height and instruction set (`simd`); where there is none,
-//! plain Rust serves (`portable`). Unquantised weights are kept as they are (`float`).
+//! plain Rust serves (`portable`). Unquantised weights are kept as they are (`float`). `product` shares out the
+//! work of a product, `experts` that of products with the chosen experts of each row.
 //!
 //! What must stay true: an output element is the same to the bit for any number of rows in the batch, any
 //! number of threads, and with AVX2 as with AVX-512.
