@@ -36,9 +36,17 @@ impl Scheduler {
     }
 
     pub(super) fn submit_failed(&mut self, error: &Error, effects: &mut Vec<Effect>) {
-        if let Some(flight) = self.planned.take() {
-            self.failed(flight, error, effects);
+        let Some(flight) = self.planned.take() else { return };
+        // Where the device ran out of memory halfway, the states of the rows have gone on, or not.
+        if self.is_recurrent() && error.kind == ErrorKind::Exhausted {
+            for row in &flight.rows {
+                self.lose(row.id, effects);
+                if let Some(at) = self.running_at(row.id) {
+                    self.settle(at);
+                }
+            }
         }
+        self.failed(flight, error, effects);
     }
 
     pub(super) fn collected(

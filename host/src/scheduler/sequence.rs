@@ -241,7 +241,11 @@ impl Sequence {
     pub fn is_runnable(&self) -> bool {
         // The penalties need every earlier token on the host, so such a sequence isn't run ahead.
         let known = self.pending == 0 || !uses_counts(&self.sampling);
-        self.is_admitted() && !self.paused && known && self.generated() + self.pending < self.max_tokens
+        self.is_admitted()
+            && !self.is_lost
+            && !self.paused
+            && known
+            && self.generated() + self.pending < self.max_tokens
     }
 
     /// Appends a generated token.

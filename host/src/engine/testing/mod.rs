@@ -320,7 +320,14 @@ impl DeviceIo for FakeDevice {
     }
 
     fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error> {
-        self.controls.call("submit")?;
+        if let Err(error) = self.controls.call("submit") {
+            if error.kind == ErrorKind::Exhausted {
+                // It came halfway.
+                let slots = batch.rows.iter().map(|row| row.state_slot);
+                slots.for_each(|slot| self.states.lose(slot));
+            }
+            return Err(error);
+        }
         let tokens: usize = batch.rows.iter().map(|row| row.tokens.len().max(1)).sum();
         assert!(!batch.rows.is_empty(), "an empty batch");
         assert!(batch.rows.len() <= self.model.max_rows as usize, "too many rows");

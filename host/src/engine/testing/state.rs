@@ -79,6 +79,13 @@ impl States {
         }
     }
 
+    /// A step failed halfway: what is in a row's slot is spoilt.
+    pub fn lose(&mut self, slot: u32) {
+        if let Some(Some(state)) = self.slots.get_mut(slot as usize) {
+            state.position = SPOILT;
+        }
+    }
+
     pub fn save(&self, slot: u32, data: &mut [u8]) {
         let state = sound(&self.slots, slot);
         data[..4].copy_from_slice(&state.position.to_le_bytes());

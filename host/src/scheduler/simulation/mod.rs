@@ -348,18 +348,27 @@ impl World {
         });
         let submitted = submitted.collect();
         if let Some(kind) = kind {
-            drop(rows);
-            self.fail(kind, planned.len(), |error| Input::SubmitFailed { error });
-        } else {
-            let ticket = self
-                .device
-                .submit(Batch {
-                    rows: rows.as_slice().into(),
-                })
-                .expect("no failure was ordered");
-            drop(rows);
-            self.flights.push_back((ticket, submitted));
-            self.tell(Input::Submitted { ticket });
+            self.device.controls().fail("submit", [error(kind, "ordered")]);
+        }
+        let outcome = self.device.submit(Batch {
+            rows: rows.as_slice().into(),
+        });
+        drop(rows);
+        match outcome {
+            Ok(ticket) => {
+                self.flights.push_back((ticket, submitted));
+                self.tell(Input::Submitted { ticket });
+            }
+            Err(error) => {
+                if error.kind == ErrorKind::Exhausted {
+                    for id in &planned {
+                        self.clients
+                            .entry(*id)
+                            .and_modify(|client| client.failed_steps += 1);
+                    }
+                }
+                self.fail(error.kind, planned.len(), |error| Input::SubmitFailed { error });
+            }
         }
         self.age(&planned);
     }
