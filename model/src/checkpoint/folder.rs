@@ -4,7 +4,7 @@ use super::{
     Part,
     find::MAX_FILES,
     names::{Names, Style},
-    safetensors,
+    python, safetensors,
     source::{Source, wrong_path},
     tensor::Directory,
 };
@@ -154,5 +154,7 @@ fn read_json<T: DeserializeOwned>(source: Source, most: u64) -> Result<T> {
     }
     let mut text = vec![0; bytes as usize];
     source.read_at(0, &mut text)?;
-    serde_json::from_slice(&text).map_err(|e| source.wrong(Error::invalid(e.to_string())))
+    let wrong = |e: &dyn std::fmt::Display| source.wrong(Error::invalid(e.to_string()));
+    let text = String::from_utf8(text).map_err(|e| wrong(&e))?;
+    serde_json::from_str(&python::to_json(&text)).map_err(|e| wrong(&e))
 }

@@ -13,6 +13,7 @@ mod metadata;
 mod names;
 mod parts;
 pub(crate) mod pieces;
+mod python;
 mod safetensors;
 mod source;
 mod tensor;
