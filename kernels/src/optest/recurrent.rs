@@ -260,7 +260,7 @@ pub(crate) fn kinds() -> impl Iterator<Item = Kind> {
         (17, 2, false),
         (80, 4, true),
         (33, 1, true),
-        (130, 5, false),
+        (130, 5, true),
     ];
     let conv = conv.map(|(channels, taps, bias)| Kind::Conv { channels, taps, bias });
     let scan = [
