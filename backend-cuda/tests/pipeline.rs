@@ -140,7 +140,7 @@ fn some_steps(model: &mut ModelBox, steps: u32) -> Result<Vec<Given>, Error> {
 /// Whichever call fails while two steps are under way: an error says so or nothing is changed, the card and the ledger
 /// agree, and the next steps are as if nothing had been.
 fn every_call_fails_once(simulator: &Simulator) {
-    const FEW: u32 = 4;
+    const FEW: u32 = 3;
     let mut backend = open(met_cuda::root_module()).unwrap();
     let model = &mut load(&mut backend, "tiny-q4_1.gguf").unwrap();
     some_steps(model, FEW).unwrap();
