@@ -96,7 +96,13 @@ impl Server {
 
     /// Waits until the engine's counts are as asked.
     async fn until(&self, done: impl Fn(&crate::scheduler::Counts) -> bool) {
+        let end = std::time::Instant::now() + Duration::from_secs(60);
         while !done(&self.engine.snapshot().counts) {
+            assert!(
+                std::time::Instant::now() < end,
+                "{:?}",
+                self.engine.snapshot().counts
+            );
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
