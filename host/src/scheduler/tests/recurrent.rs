@@ -195,7 +195,7 @@ fn a_parked_sequence_goes_on_with_its_state() {
 fn a_session_outlives_what_would_evict_it_until_it_ends() {
     let mut driver = Driver::new(Limits {
         block_count: 24,
-        snapshot_slots: 4,
+        snapshot_slots: 3,
         ..RECURRENT
     });
     let mut turn = tokens(1, 100);
