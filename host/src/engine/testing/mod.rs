@@ -1,7 +1,10 @@
 //! A device without a backend, for tests: its "model" samples a function of all tokens that it finds in
 //! the cache, so a wrong position, block, order or repetition changes what comes out.
 
+mod controls;
 mod state;
+
+pub use controls::FakeControls;
 
 use super::DeviceIo;
 use met_backend_api::{
@@ -12,7 +15,6 @@ use met_backend_api::{
 use state::States;
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -31,23 +33,6 @@ pub struct FakeDevice {
     last_ticket: Ticket,
     states: States,
     controls: FakeControls,
-}
-
-/// What a test sees of a [`FakeDevice`], and how it steers it. Clones share it.
-#[derive(Clone, Default)]
-pub struct FakeControls(Arc<(Mutex<Controls>, Condvar)>);
-
-#[derive(Default)]
-struct Controls {
-    calls: Vec<&'static str>,
-    failures: HashMap<&'static str, VecDeque<Error>>,
-    held: Option<&'static str>,
-    /// A call hangs, or the next one may pass.
-    hangs: bool,
-    passes: bool,
-    step_time: Duration,
-    ledger: Vec<LedgerEntry>,
-    dropped: bool,
 }
 
 struct Flight {
@@ -70,77 +55,6 @@ const GARBAGE: u32 = u32::MAX - 1;
 const SNAPSHOTS: &str = "state snapshots";
 const STATES: &str = "state pool";
 const POOLS: [(&str, u64); 3] = [("kv cache", 4096), ("arena", 1024), ("weights", 65536)];
-
-impl FakeControls {
-    /// Makes the next calls of `name` fail, one with each error.
-    pub fn fail(&self, name: &'static str, errors: impl IntoIterator<Item = Error>) {
-        self.lock().failures.entry(name).or_default().extend(errors);
-    }
-
-    /// Makes calls of `name` hang until [`release`](Self::release).
-    pub fn hold(&self, name: &'static str) {
-        self.lock().held = Some(name);
-    }
-
-    /// Lets the call that hangs go on, and waits until the next one does.
-    pub fn pass(&self) {
-        let mut controls = self.lock();
-        controls.passes = true;
-        self.0.1.notify_all();
-        while controls.passes || !controls.hangs {
-            controls = self.0.1.wait(controls).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Lets what hangs go on.
-    pub fn release(&self) {
-        self.lock().held = None;
-        self.0.1.notify_all();
-    }
-
-    /// How long a step takes.
-    pub fn set_step_time(&self, time: Duration) {
-        self.lock().step_time = time;
-    }
-
-    /// Puts something on the ledger that no pool owns.
-    pub fn leak(&self, owner: &str, bytes: u64) {
-        let mut controls = self.lock();
-        let serial = 1000 + controls.ledger.len() as u64;
-        controls.ledger.push(entry(serial, owner, bytes));
-    }
-
-    /// The names of the calls made so far, in order; `submit` and `collect` are not kept.
-    pub fn calls(&self) -> Vec<&'static str> {
-        self.lock().calls.clone()
-    }
-
-    /// Whether the device was dropped.
-    pub fn is_dropped(&self) -> bool {
-        self.lock().dropped
-    }
-
-    fn call(&self, name: &'static str) -> Result<(), Error> {
-        let mut controls = self.lock();
-        if !matches!(name, "submit" | "collect" | "memory" | "ledger") {
-            controls.calls.push(name);
-        }
-        while controls.held == Some(name) && !std::mem::take(&mut controls.passes) {
-            controls.hangs = true;
-            self.0.1.notify_all();
-            controls = self.0.1.wait(controls).unwrap_or_else(PoisonError::into_inner);
-            controls.hangs = false;
-        }
-        match controls.failures.get_mut(name).and_then(VecDeque::pop_front) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Controls> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl FakeDevice {
     /// A device with a pool of `block_count` blocks of `block_size` tokens, a batch of `max_rows` rows, and a
