@@ -19,11 +19,16 @@ use reached::Reached;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
     time::Duration,
 };
 use steps::Submitted;
 
-const RUNS: u64 = 600;
+/// Runs, which make a million steps together.
+const RUNS: u64 = 6_000;
+/// Threads that share them.
+const THREADS: usize = 2;
 /// Steps with arrivals and faults; then the rest is finished.
 const STEPS: usize = 150;
 /// A longer line would teach nothing more, and each check goes through it.
@@ -41,14 +46,27 @@ fn simulation() {
         Some(seed) => seed..seed + 1,
         None => 0..number("MET_SIM_RUNS").unwrap_or(RUNS),
     };
-    let mut reached = Reached::default();
-    for seed in seeds.clone() {
-        let run = catch_unwind(AssertUnwindSafe(|| World::new(seed).run()));
-        match run {
-            Ok(run) => reached.add(&run),
-            Err(_) => panic!("seed {seed} failed; replay it with MET_SIM_SEED={seed}"),
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let mut reached = Reached::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if !seeds.contains(&seed) {
+                return reached;
+            }
+            match catch_unwind(AssertUnwindSafe(|| World::new(seed).run())) {
+                Ok(run) => reached.add(&run),
+                Err(_) => panic!("seed {seed} failed; replay it with MET_SIM_SEED={seed}"),
+            }
         }
-    }
+    };
+    let mut reached = Reached::default();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            reached.add(&thread.join().expect("a seed failed; see above"));
+        }
+    });
     eprintln!("{reached:?}");
     if seeds.end - seeds.start >= RUNS {
         assert!(

@@ -54,7 +54,7 @@ impl Reached {
     /// Each, and how often the runs come to it at least.
     fn all(&mut self) -> [(&mut u64, u64); 22] {
         [
-            (&mut self.steps, 50_000),
+            (&mut self.steps, 1_000_000),
             (&mut self.stopped, 300),
             (&mut self.lengths, 300),
             (&mut self.cancels, 300),
