@@ -1,6 +1,6 @@
 //! Attention over the paged keys and values.
 
-use super::{Pass, projection::Projection};
+use super::{Pass, output, projection::Projection};
 use crate::{
     ModelConfig, Result,
     arena::{Buffers, missing},
@@ -59,8 +59,13 @@ impl Attention {
         })
     }
 
-    /// From `normed` to `update`; only keys and values are kept where the latter isn't needed.
-    pub(super) fn run<O: Ops>(&self, pass: &mut Pass<'_, O>, tokens: usize, is_needed: bool) -> Result<()> {
+    /// From `normed` to `update`, of the rows that are `used`; where none is, only keys and values are kept.
+    pub(super) fn run<O: Ops>(
+        &self,
+        pass: &mut Pass<'_, O>,
+        tokens: usize,
+        used: Option<&[u32]>,
+    ) -> Result<()> {
         self.project(pass, tokens)?;
         let (ops, weights, step) = (&mut *pass.ops, pass.weights, pass.step);
         let Buffers {
@@ -68,15 +73,15 @@ impl Attention {
         } = &mut pass.b;
         let (shape, rope) = pass.config.attention_of(self.index);
         ops.rope_kv_write(a.q, a.k, a.v, rope, &shape, pass.kv, self.kv_layer, step)?;
-        if !is_needed {
+        if used == Some(&[]) {
             return Ok(());
         }
         ops.attention(a.q, pass.kv, self.kv_layer, &shape, step, a.attended)?;
         let Some(gate) = &mut a.gate else {
-            return ops.linear(a.attended, tokens, &mut [self.o.to(weights, update)]);
+            return output(ops, a.attended, a.q, tokens, used, self.o.to(weights, update));
         };
         ops.gated(Activation::Sigmoid, gate, a.attended, tokens, a.q)?;
-        ops.linear(a.q, tokens, &mut [self.o.to(weights, update)])
+        output(ops, a.q, a.attended, tokens, used, self.o.to(weights, update))
     }
 
     /// Queries, keys and values of `normed`, and the gate.

@@ -1,7 +1,7 @@
 //! Linear attention by the gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks"): a convolution,
 //! the rule, a norm of each head and a gate.
 
-use super::{Pass, place, projection::product};
+use super::{Pass, output, place, projection::product};
 use crate::{
     ModelConfig, Result,
     arena::{Buffers, missing},
@@ -69,8 +69,13 @@ impl Delta {
         })
     }
 
-    /// From `normed` to `update`; only the state is kept where the latter isn't needed.
-    pub(super) fn run<O: Ops>(&self, pass: &mut Pass<'_, O>, tokens: usize, is_needed: bool) -> Result<()> {
+    /// From `normed` to `update`, of the rows that are `used`; where none is, only the state is kept.
+    pub(super) fn run<O: Ops>(
+        &self,
+        pass: &mut Pass<'_, O>,
+        tokens: usize,
+        used: Option<&[u32]>,
+    ) -> Result<()> {
         let (ops, weights, step) = (&mut *pass.ops, pass.weights, pass.step);
         let eps = pass.config.norm_eps;
         let Buffers {
@@ -102,12 +107,13 @@ impl Delta {
         };
         let rule_place = place(&mut pass.state, self.rule_offset)?;
         ops.delta_rule(r.convolved, r.rate, beta, &constants, rule_place, step, r.made)?;
-        if !is_needed {
+        if used == Some(&[]) {
             return Ok(());
         }
         ops.rms_norm(r.made, &weights[self.norm], eps, tokens, r.gated)?;
         ops.gated(Activation::Silu, r.gate, r.gated, tokens, r.made)?;
-        ops.linear(r.made, tokens, &mut [product(self.out, weights, update)])
+        let product = product(self.out, weights, update);
+        output(ops, r.made, r.gated, tokens, used, product)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Mamba-2 (Dao and Gu 2024, "Transformers are SSMs"): a convolution, a selective scan, a gate and a norm.
 
-use super::{Pass, place, projection::product};
+use super::{Pass, output, place, projection::product};
 use crate::{
     ModelConfig, Result,
     arena::{Buffers, missing},
@@ -69,8 +69,13 @@ impl Mamba2 {
         })
     }
 
-    /// From `normed` to `update`; only the state is kept where the latter isn't needed.
-    pub(super) fn run<O: Ops>(&self, pass: &mut Pass<'_, O>, tokens: usize, is_needed: bool) -> Result<()> {
+    /// From `normed` to `update`, of the rows that are `used`; where none is, only the state is kept.
+    pub(super) fn run<O: Ops>(
+        &self,
+        pass: &mut Pass<'_, O>,
+        tokens: usize,
+        used: Option<&[u32]>,
+    ) -> Result<()> {
         let (ops, weights, step) = (&mut *pass.ops, pass.weights, pass.step);
         let eps = pass.config.norm_eps;
         let Buffers {
@@ -100,11 +105,12 @@ impl Mamba2 {
         };
         let scan_place = place(&mut pass.state, self.scan_offset)?;
         ops.scan(r.convolved, r.rate, &constants, scan_place, step, r.made)?;
-        if !is_needed {
+        if used == Some(&[]) {
             return Ok(());
         }
         ops.gated(Activation::Silu, r.gate, r.made, tokens, r.gated)?;
         ops.rms_norm(r.gated, &weights[self.norm], eps, tokens, r.made)?;
-        ops.linear(r.made, tokens, &mut [product(self.out, weights, update)])
+        let product = product(self.out, weights, update);
+        output(ops, r.made, r.gated, tokens, used, product)
     }
 }

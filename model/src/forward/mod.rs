@@ -128,19 +128,20 @@ impl Decoder {
         let mut rows = tokens;
         for (i, layer) in self.layers.iter().enumerate() {
             let next = self.layers.get(i + 1);
-            // Past the last mixer, only those rows have a use whose logits are wanted.
-            let is_needed = next.is_some() || !wanted.is_empty();
+            // What the last mixer gives has a use only for those whose logits are wanted.
+            let used = (next.is_none() && wanted.len() < tokens).then_some(wanted);
             match &layer.mixer {
-                Mixer::Attention(attention) => attention.run(&mut pass, tokens, is_needed)?,
-                Mixer::Mamba2(mamba2) => mamba2.run(&mut pass, tokens, is_needed)?,
-                Mixer::Delta(delta) => delta.run(&mut pass, tokens, is_needed)?,
+                Mixer::Attention(attention) => attention.run(&mut pass, tokens, used)?,
+                Mixer::Mamba2(mamba2) => mamba2.run(&mut pass, tokens, used)?,
+                Mixer::Delta(delta) => delta.run(&mut pass, tokens, used)?,
             }
-            if !is_needed {
-                return Ok(());
-            }
-            if next.is_none() && wanted.len() < tokens {
-                pass.keep(wanted)?;
-                rows = wanted.len();
+            match used {
+                Some([]) => return Ok(()),
+                Some(used) => {
+                    pass.keep(used)?;
+                    rows = used.len();
+                }
+                None => {}
             }
             pass.add_and_norm(layer.post_norm, layer.ffn_norm, rows)?;
             match &layer.ffn {
@@ -184,15 +185,13 @@ impl<O: Ops> Pass<'_, O> {
         }
     }
 
-    /// Keeps these rows of the residual stream and of what is to be added to it.
+    /// Keeps these rows of the residual stream.
     fn keep(&mut self, rows: &[u32]) -> Result<()> {
         let (ops, b) = (&mut *self.ops, &mut self.b);
-        // The tensors change places, not the names: what comes after the layers looks for `normed`.
-        ops.gather(b.update, rows, b.normed)?;
-        std::mem::swap(b.update, b.normed);
+        let all: Vec<u32> = (0..rows.len() as u32).collect();
         ops.gather(b.residual, rows, b.normed)?;
-        std::mem::swap(b.residual, b.normed);
-        Ok(())
+        // Back to where it was: a step's tensors are always the same, so that a backend may know a step again.
+        ops.gather(b.normed, &all, b.residual)
     }
 
     /// `residual += update`, the latter normed and scaled first where the model does that; `normed = norm(residual)`.
@@ -208,6 +207,24 @@ impl<O: Ops> Pass<'_, O> {
         ops.rms_norm(b.update, &weights[post], eps, rows, b.normed)?;
         ops.add(b.residual, b.normed, rows)?;
         ops.rms_norm(b.residual, norm, eps, rows, b.normed)
+    }
+}
+
+/// The last product of a mixer, of the rows of `x` that are used; `room` is as wide as `x`.
+fn output<O: Ops>(
+    ops: &mut O,
+    x: &O::Tensor,
+    room: &mut O::Tensor,
+    tokens: usize,
+    used: Option<&[u32]>,
+    product: Linear<'_, O>,
+) -> Result<()> {
+    match used {
+        None => ops.linear(x, tokens, &mut [product]),
+        Some(used) => {
+            ops.gather(x, used, room)?;
+            ops.linear(room, used.len(), &mut [product])
+        }
     }
 }
 
