@@ -1,6 +1,7 @@
 //! What the whole-system tests share.
 
 pub mod cycles;
+pub mod hybrid;
 pub mod life;
 pub mod operator;
 pub mod plugins;

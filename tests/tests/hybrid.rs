@@ -2,80 +2,13 @@
 //! them on the way, and what they held comes back.
 
 use anyhow::{Context, Result, ensure};
-use met_host::{slot::ModelText, text::Text};
 use met_tests::{
-    operator::{Operated, builtin, eventually, library, with},
+    hybrid::{HYBRIDS, Hybrid, at_once, complete, kv_of},
+    operator::{Operated, eventually, library, with},
     stream::Stream,
 };
 use serde_json::{Value, json};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    thread,
-};
-use tempfile::TempDir;
-
-const HYBRIDS: [&str; 3] = ["granitemoehybrid", "granitemoehybrid-experts", "qwen3_next"];
-
-/// A model with the tokenizer of another one, which has as many tokens.
-struct Hybrid {
-    folder: TempDir,
-    /// The prompt, and what transformers continues it with.
-    prompt: Vec<u32>,
-    greedy: Vec<u32>,
-}
-
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures")
-}
-
-impl Hybrid {
-    fn new(name: &str) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let texts = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
-        for file in texts {
-            fs::copy(fixtures().join("llama").join(file), folder.path().join(file))?;
-        }
-        for entry in fs::read_dir(fixtures().join(name))? {
-            let entry = entry?;
-            fs::copy(entry.path(), folder.path().join(entry.file_name()))?;
-        }
-        let expected: Value = serde_json::from_slice(&fs::read(folder.path().join("expected.json"))?)?;
-        let prompt = expected["prompt"].as_u64().context("a number")? as usize;
-        let tokens: Vec<u32> = serde_json::from_value(expected["tokens"].clone())?;
-        Ok(Self {
-            folder,
-            prompt: tokens[..prompt].to_vec(),
-            greedy: serde_json::from_value(expected["greedy"].clone())?,
-        })
-    }
-
-    fn slot(&self) -> Value {
-        with(
-            &builtin(self.folder.path()),
-            json!({"kv_memory": "1M", "max_seqs": 8}),
-        )
-    }
-
-    /// The text of what transformers continues with, from token `from` on.
-    fn text(&self, from: usize) -> Result<String> {
-        let text = Text::from_checkpoint(self.folder.path())?;
-        Ok(text.text(&self.greedy[from..]))
-    }
-}
-
-/// The greedy continuation of tokens, and how many of these were found in the cache.
-fn complete(operated: &Operated, prompt: &[u32], tokens: usize, more: Value) -> Result<(String, u64)> {
-    let body = with(
-        &json!({"model": "chat", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true}),
-        more,
-    );
-    let mut answer = ureq::post(format!("{}/v1/completions", operated.server.url())).send_json(body)?;
-    let answer: Value = answer.body_mut().read_json()?;
-    let text = answer["choices"][0]["text"].as_str().context("a text")?;
-    let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
-    Ok((text.to_owned(), cached.as_u64().context("a number")?))
-}
+use std::thread;
 
 #[test]
 fn a_second_turn_goes_on_from_a_snapshot_with_the_tokens_of_transformers() -> Result<()> {
@@ -112,7 +45,7 @@ fn a_stream_is_carried_from_the_built_in_backend_to_the_library() -> Result<()> 
                 "drain_first" => hybrid.slot(),
                 _ => with(
                     &hybrid.slot(),
-                    json!({"backend": library(hybrid.folder.path())?["backend"]}),
+                    json!({"backend": library(hybrid.path())?["backend"]}),
                 ),
             };
             let report = thread::scope(|scope| {
@@ -132,6 +65,25 @@ fn a_stream_is_carried_from_the_built_in_backend_to_the_library() -> Result<()> 
                 report["outcome"] == "swapped" && report["carried"] == 3 && report["cancelled"] == 0,
                 "{report}"
             );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn under_pressure_each_request_has_the_tokens_that_it_has_with_room() -> Result<()> {
+    for name in HYBRIDS {
+        let hybrid = Hybrid::new(name)?;
+        let operated = Operated::start(&[("chat", &hybrid.slot())])?;
+        let expected = at_once(&operated, 6, 150)?;
+        ensure!(operated.slot("chat")?["counts"]["preemptions"] == 0);
+        let tight = with(&hybrid.slot(), kv_of(&operated, 14)?);
+        for parking in [json!({}), json!({"park_memory": 0, "park_disk": 0})] {
+            operated.swap("chat", &with(&tight, parking.clone()))?;
+            let got = at_once(&operated, 6, 150)?;
+            ensure!(got == expected, "{name}, {parking}: {got:?}, not {expected:?}");
+            let counts = &operated.slot("chat")?["counts"];
+            ensure!(counts["preemptions"].as_u64() > Some(0), "{name}: {counts}");
         }
     }
     Ok(())
