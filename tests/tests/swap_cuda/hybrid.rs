@@ -37,24 +37,25 @@ fn turns_parking_and_a_carry_on_the_card_give_the_tokens_of_transformers() -> Re
         ensure!(counts["preemptions"].as_u64() > Some(0), "{name}: {counts}");
 
         let body = json!({
-            "model": "chat", "prompt": prompt, "max_tokens": greedy.len(), "ignore_eos": true, "temperature": 0,
+            "model": "chat", "prompt": prompt, "max_tokens": 130, "ignore_eos": true, "temperature": 0,
         });
-        let stream = Stream::start(&operated.server, &body)?;
-        let report = operated.swap(
-            "chat",
-            &with(
-                &hybrid.slot(),
-                json!({"in_flight": "carry", "plan": "side_by_side"}),
-            ),
-        )?;
-        let heard = stream.rest()?;
-        ensure!(heard.choices[0].text == hybrid.text(0)?, "{name}: {heard:?}");
-        ensure!(
-            report["outcome"] == "swapped"
-                && report["cancelled"] == 0
-                && report["released"]["swept"]["count"] == 0,
-            "{report}"
-        );
+        let carry = json!({"in_flight": "carry", "plan": "side_by_side"});
+        // To the card again, which takes what was computed along, and to the CPU, which computes it anew.
+        for to in [&cuda, &hybrid.slot()] {
+            let stream = Stream::start(&operated.server, &body)?;
+            let report = operated.swap("chat", &with(to, carry.clone()))?;
+            let heard = stream.rest()?;
+            ensure!(heard.done && heard.error.is_none(), "{name}: {heard:?}");
+            ensure!(
+                heard.choices[0].text.starts_with(&hybrid.text(0)?),
+                "{name}: {heard:?}"
+            );
+            ensure!(
+                report["outcome"] == "swapped" && report["carried"] == 1 && report["cancelled"] == 0,
+                "{report}"
+            );
+            ensure!(report["released"]["swept"]["count"] == 0, "{report}");
+        }
     }
     Ok(())
 }
