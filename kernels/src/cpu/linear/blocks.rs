@@ -5,7 +5,7 @@ use crate::TensorType;
 
 /// The codes and scales of a block.
 pub(super) struct Block {
-    /// Codes in the order of the columns, without a zero point; of Q8_0 they are signed.
+    /// Codes in the order of the columns, without a zero point.
     pub(super) codes: [u8; 256],
     /// The f16 scale, or super-scale.
     pub(super) scale: [u8; 2],
@@ -29,20 +29,18 @@ impl Default for Block {
     }
 }
 
-/// Decodes one block; `bytes` has `ty`'s block size, and the float types have no blocks.
+/// Decodes one block; `bytes` has `ty`'s block size. Does nothing for the float types, which have no blocks, and for those
+/// that are packed without being taken apart.
 pub(super) fn decode(ty: TensorType, bytes: &[u8], block: &mut Block) {
     let half = |at: usize| [bytes[at], bytes[at + 1]];
     let codes = &mut block.codes;
     match ty {
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => {}
-        TensorType::Q4_0 => {
-            block.scale = half(0);
-            nibbles(&bytes[2..], codes);
-        }
-        TensorType::Q4_1 => {
-            (block.scale, block.min) = (half(0), half(2));
-            nibbles(&bytes[4..], codes);
-        }
+        TensorType::F32
+        | TensorType::F16
+        | TensorType::BF16
+        | TensorType::Q4_0
+        | TensorType::Q4_1
+        | TensorType::Q8_0 => {}
         TensorType::Q5_0 => {
             block.scale = half(0);
             nibbles(&bytes[6..], codes);
@@ -52,10 +50,6 @@ pub(super) fn decode(ty: TensorType, bytes: &[u8], block: &mut Block) {
             (block.scale, block.min) = (half(0), half(2));
             nibbles(&bytes[8..], codes);
             fifth_bits(&bytes[4..8], codes);
-        }
-        TensorType::Q8_0 => {
-            block.scale = half(0);
-            codes[..GROUP].copy_from_slice(&bytes[2..]);
         }
         TensorType::Q2_K => {
             (block.scale, block.min) = (half(80), half(82));

@@ -6,29 +6,86 @@ use super::{
 };
 use crate::TensorType;
 use half::f16;
+use std::array;
 
 /// Packs `rows` (at most [`LANES`] whole rows of `ty`, one after another) into `panel`. Lanes without a row
-/// stay as they are: zero, which makes their results zero.
+/// are zero, which makes their results zero.
 pub(super) fn pack_panel(ty: TensorType, shape: Shape, rows: &[u8], groups: usize, panel: &mut [u8]) {
+    match ty {
+        TensorType::Q4_0 | TensorType::Q4_1 => pack_words(ty, shape, rows, groups, panel, nibble_words),
+        TensorType::Q8_0 => pack_words(ty, shape, rows, groups, panel, byte_words),
+        _ => pack_decoded(ty, shape, rows, groups, panel),
+    }
+}
+
+/// Packs a type whose blocks are f16 scales and then the codes of a group, as `N` words of which `words_of` makes the
+/// panel's. A group of all lanes is packed at once, so that the compiler makes SIMD of it.
+fn pack_words<const N: usize>(
+    ty: TensorType,
+    shape: Shape,
+    rows: &[u8],
+    groups: usize,
+    panel: &mut [u8],
+    words_of: fn(&[[u32; LANES]; N]) -> [[u32; LANES]; N],
+) {
+    let record = shape.record();
+    for group in 0..groups {
+        let panel = &mut panel[group / record.groups * record.bytes..][..record.bytes];
+        let in_record = group % record.groups;
+        let mut lanes = [[0; LANES]; N];
+        for (lane, row) in rows.chunks_exact(groups * ty.block_bytes()).enumerate() {
+            let block = &row[group * ty.block_bytes()..][..ty.block_bytes()];
+            let (scales, codes) = block.split_at(block.len() - 4 * N);
+            for (half, section) in scales.as_chunks::<2>().0.iter().zip([record.scales, record.mins]) {
+                panel[section + (in_record * LANES + lane) * 2..][..2].copy_from_slice(half);
+            }
+            for (lanes, word) in lanes.iter_mut().zip(codes.as_chunks().0) {
+                lanes[lane] = u32::from_le_bytes(*word);
+            }
+        }
+        let out = &mut panel[in_record * shape.group_bytes()..][..shape.group_bytes()];
+        for (out, word) in out
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(words_of(&lanes).as_flattened())
+        {
+            *out = word.to_le_bytes();
+        }
+    }
+}
+
+/// The words of a plane of four bits. A block's low nibbles are its first half, the high ones its second.
+fn nibble_words(lanes: &[[u32; LANES]; 4]) -> [[u32; LANES]; 4] {
+    // The codes of bytes 0 and 2 to byte 0, those of 1 and 3 to byte 2.
+    let spread = |word: u32| {
+        let codes = word & 0x0f0f_0f0f;
+        let pairs = codes | codes >> 12;
+        pairs & 0xff | (pairs & 0xff00) << 8
+    };
+    array::from_fn(|word| {
+        let (first, shift) = (word % 2 * 2, word / 2 * 4);
+        array::from_fn(|lane| {
+            spread(lanes[first][lane] >> shift) | spread(lanes[first + 1][lane] >> shift) << 8
+        })
+    })
+}
+
+/// The words of codes of eight bits: the two in the middle change places.
+fn byte_words(lanes: &[[u32; LANES]; 8]) -> [[u32; LANES]; 8] {
+    lanes.map(|lanes| lanes.map(|word| word & 0xff00_00ff | (word & 0xff00) << 8 | word >> 8 & 0xff00))
+}
+
+/// Packs any type: takes each block apart, then writes its codes plane by plane.
+fn pack_decoded(ty: TensorType, shape: Shape, rows: &[u8], groups: usize, panel: &mut [u8]) {
     let record = shape.record();
     let block_groups = ty.block_len() / GROUP;
     let row_bytes = groups / block_groups * ty.block_bytes();
     let mut block = Block::default();
-    let is_nibbles = matches!(ty, TensorType::Q4_0 | TensorType::Q4_1);
     for first in (0..groups).step_by(block_groups) {
         let panel = &mut panel[first / record.groups * record.bytes..][..record.bytes];
         for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
             let bytes = &row[first / block_groups * ty.block_bytes()..][..ty.block_bytes()];
-            if let (true, Some((scales, nibbles))) = (is_nibbles, bytes.split_last_chunk()) {
-                let group = first % record.groups;
-                pack_halves(record, scales, group, lane, panel);
-                pack_nibbles(
-                    nibbles,
-                    &mut panel[group * shape.group_bytes()..][..shape.group_bytes()],
-                    lane,
-                );
-                continue;
-            }
             decode(ty, bytes, &mut block);
             pack_scales(shape, record, &block, first % record.groups, lane, panel);
             for (group, codes) in block.codes.as_chunks().0.iter().take(block_groups).enumerate() {
@@ -139,30 +196,9 @@ fn pack_codes(shape: Shape, codes: &[u8; GROUP], words: &mut [u8], lane: usize) 
     }
 }
 
-/// What [`pack_scales`] does with the scale, and the minimum where there is one, of a Q4_0's or Q4_1's block.
-fn pack_halves(record: Record, scales: &[u8], group: usize, lane: usize, panel: &mut [u8]) {
-    for (half, section) in scales.as_chunks::<2>().0.iter().zip([record.scales, record.mins]) {
-        panel[section + (group * LANES + lane) * 2..][..2].copy_from_slice(half);
-    }
-}
-
-/// What [`pack_codes`] does to the codes of a Q4_0's or Q4_1's block, without taking them apart first.
-fn pack_nibbles(nibbles: &[u8; 16], words: &mut [u8], lane: usize) {
-    let words = words.as_chunks_mut::<4>().0.iter_mut().skip(lane).step_by(LANES);
-    let nibbles = u128::from_le_bytes(*nibbles);
-    // The low nibbles of all bytes, then the high ones.
-    for (word, shift) in words.zip([0, 64, 4, 68]) {
-        let codes = (nibbles >> shift) as u64;
-        *word = (squeeze(4, codes) | squeeze(4, codes >> 8) << 16).to_le_bytes();
-    }
-}
-
 /// The word of a plane of `bits` bits, of which the plane below has `below`: pair `p` at bits `p * bits` and
 /// 16 higher.
 fn pack_word(bits: usize, below: usize, codes: &[u8]) -> u32 {
-    if let (8, &[first, second, third, fourth]) = (bits, codes) {
-        return u32::from_le_bytes([first, third, second, fourth]);
-    }
     codes
         .as_chunks()
         .0
