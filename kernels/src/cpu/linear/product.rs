@@ -2,13 +2,13 @@
 
 use super::{
     dispatch::{self, Call},
-    float::{self, FloatTile},
+    float::{self, FloatTile, Widened},
     format::{GROUP, LANES, Shape},
     quantize::{GROUP_WORDS, QuantizeTile, QuantizedRows, Tile, Tiles},
     weight::{PackedWeight, Storage},
 };
 use crate::{
-    Error, Result,
+    Error, Result, TensorType,
     cpu::{Isa, Team},
 };
 use std::ops::Range;
@@ -26,6 +26,8 @@ pub struct Product<'a> {
 
 /// Panels that stay in the second-level cache while tiles, which stay in the first-level one, pass by them.
 pub(super) const BLOCK_BYTES: usize = 256 << 10;
+/// From so many tiles on, float weights are widened once and not for each.
+const WIDENED_TILES: usize = 4;
 /// Work of a task, at least, in multiply-adds: some microseconds, many times what it costs to hand it out.
 const TASK_WORK: usize = 1 << 18;
 /// Multiply-adds that take as long as reading a weight from memory.
@@ -165,27 +167,32 @@ pub(super) fn multiply(
     inputs: Inputs<'_>,
     out: &mut [[f32; LANES]],
 ) {
-    let (cols, size) = (weight.cols(), weight.panel_bytes());
+    let cols = weight.cols();
     match weight.storage() {
-        Storage::Panels(_, panels) => {
+        Storage::Panels(..) => {
             let row = row_words(cols);
             let call = Call {
-                panel: &panels[panel * size..][..size],
+                panel: weight.panels(panel..panel + 1),
                 tile: &inputs.words[inputs.first * row..][..inputs.rows.len() * row],
                 groups: cols / GROUP,
                 out,
             };
             dispatch::multiply(isa, weight.ty(), call);
         }
-        Storage::Rows(data) => isa.run(FloatTile {
-            ty: weight.ty(),
-            weights: &data[panel * size..data.len().min((panel + 1) * size)],
-            x: inputs.rows,
-            cols,
-            out,
-        }),
+        Storage::Rows(_) => multiply_floats(isa, weight.ty(), weight.panels(panel..panel + 1), inputs, out),
         Storage::Released => {}
     }
+}
+
+/// The same with weight rows of a float type.
+fn multiply_floats(isa: Isa, ty: TensorType, weights: &[u8], inputs: Inputs<'_>, out: &mut [[f32; LANES]]) {
+    isa.run(FloatTile {
+        ty,
+        weights,
+        x: inputs.rows,
+        cols: inputs.rows[0].len(),
+        out,
+    });
 }
 
 /// A product with its outputs open to all threads.
@@ -265,8 +272,18 @@ impl<'a> Job<'a> {
     unsafe fn run(&self, panels: Range<usize>, part: usize, parts: usize) {
         let tiles = self.tiles.count();
         let tiles = part * tiles / parts..(part + 1) * tiles / parts;
-        let block = (BLOCK_BYTES / self.weight.panel_bytes()).max(1);
+        let is_widened = tiles.len() >= WIDENED_TILES && self.is_narrow();
+        let panel_bytes = match is_widened {
+            true => LANES * self.weight.cols() * size_of::<f32>(),
+            false => self.weight.panel_bytes(),
+        };
+        let block = (BLOCK_BYTES / panel_bytes).max(1);
+        let mut widened = Widened::default();
         for start in panels.clone().step_by(block) {
+            let panels = start..panels.end.min(start + block);
+            if is_widened {
+                widened.fill(self.isa, self.weight.ty(), self.weight.panels(panels.clone()));
+            }
             for tile in tiles.clone().map(|index| self.tiles.get(index)) {
                 let mut rows = [&[][..]; HIGHEST];
                 let inputs = Inputs {
@@ -274,15 +291,26 @@ impl<'a> Job<'a> {
                     words: self.words,
                     first: tile.first,
                 };
-                for panel in start..panels.end.min(start + block) {
+                for panel in panels.clone() {
                     let mut out = [[0.0; LANES]; HIGHEST];
                     let out = &mut out[..tile.height];
-                    multiply(self.isa, self.weight, panel, inputs, out);
+                    if is_widened {
+                        let weights = &widened.bytes()[(panel - start) * panel_bytes..];
+                        let weights = &weights[..panel_bytes.min(weights.len())];
+                        multiply_floats(self.isa, TensorType::F32, weights, inputs, out);
+                    } else {
+                        multiply(self.isa, self.weight, panel, inputs, out);
+                    }
                     // SAFETY: the caller's promise.
                     unsafe { self.finish(panel, tile, out) };
                 }
             }
         }
+    }
+
+    /// Whether its weights are floats of less than 32 bits.
+    fn is_narrow(&self) -> bool {
+        matches!(self.weight.ty(), TensorType::F16 | TensorType::BF16)
     }
 
     /// Adds the bias and writes a tile's results to the outputs.

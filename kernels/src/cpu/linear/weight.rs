@@ -11,6 +11,7 @@ use crate::{
     formats,
     ledger::owner,
 };
+use std::ops::Range;
 
 /// A weight matrix: packed, or the checkpoint's own bytes.
 #[derive(Debug)]
@@ -177,6 +178,17 @@ impl PackedWeight {
             Storage::Panels(shape, _) => shape.panel_bytes(self.cols / GROUP),
             Storage::Rows(data) => data.len() / self.rows * LANES,
             Storage::Released => 0,
+        }
+    }
+
+    /// The bytes of `panels`; the last one may have fewer rows where rows are kept as they are.
+    pub(super) fn panels(&self, panels: Range<usize>) -> &[u8] {
+        let size = self.panel_bytes();
+        match &self.storage {
+            Storage::Panels(_, bytes) | Storage::Rows(bytes) => {
+                &bytes[panels.start * size..bytes.len().min(panels.end * size)]
+            }
+            Storage::Released => &[],
         }
     }
 
