@@ -4,12 +4,11 @@ use super::{
     format::{GROUP, LANES, Shape},
     pack::pack_panel,
 };
-use crate::{
-    Ledger, Progress, Result, WeightSource,
-    cpu::{Buffer, Team},
-    ledger::owner,
+use crate::{Progress, Result, WeightSource, cpu::Team};
+use std::{
+    mem,
+    sync::{Mutex, PoisonError},
 };
-use std::sync::{Mutex, PoisonError};
 
 /// Bytes that are read between two reports of progress: some tens of milliseconds on one thread.
 const ROUND: usize = 8 << 20;
@@ -29,7 +28,7 @@ pub(super) fn read_rows(
         read: PIECE,
         kept: PIECE,
     };
-    pieces.each(out, &mut [], team, progress, |at, _, out| source.read(at, out))
+    pieces.each(out, 0, team, progress, |at, _, out| source.read(at, out))
 }
 
 /// Reads a matrix whose rows have `row_bytes`, and packs it into `panels`, which have room for it.
@@ -38,7 +37,6 @@ pub(super) fn read_panels(
     row_bytes: usize,
     shape: Shape,
     panels: &mut [u8],
-    ledger: &Ledger,
     team: &Team,
     progress: &mut Progress<'_>,
 ) -> Result<()> {
@@ -49,8 +47,7 @@ pub(super) fn read_panels(
         read: panel_read * in_a_piece,
         kept: panel_kept * in_a_piece,
     };
-    let mut staging = Buffer::zeroed(ledger, owner::WORKSPACE, pieces.read * team.size())?;
-    pieces.each(panels, &mut staging, team, progress, |at, staging, panels| {
+    pieces.each(panels, pieces.read, team, progress, |at, staging, panels| {
         let left = source.data.len() - at;
         let rows = &mut staging[..left.min(pieces.read)];
         source.read(at, rows)?;
@@ -59,8 +56,7 @@ pub(super) fn read_panels(
             pack_panel(source.ty, shape, rows, groups, panel);
         }
         Ok(())
-    })?;
-    staging.release().map(|_| ())
+    })
 }
 
 /// How a matrix is cut: the bytes of a piece in the checkpoint, and in memory.
@@ -70,23 +66,23 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Calls `read` once for each piece, until one fails: with its place in the source, a thread's part of `staging`,
+    /// Calls `read` once for each piece, until one fails: with its place in the source, the thread's `staging` bytes,
     /// and its part of `out`.
     fn each(
         &self,
         out: &mut [u8],
-        staging: &mut [u8],
+        staging: usize,
         team: &Team,
         progress: &mut Progress<'_>,
         read: impl Fn(usize, &mut [u8], &mut [u8]) -> Result<()> + Sync,
     ) -> Result<()> {
+        let mut shares: Vec<_> = (0..team.size()).map(|_| (vec![0; staging], Ok(()))).collect();
         let in_a_round = (ROUND / self.read).max(1);
         for (round, out) in out.chunks_mut(self.kept * in_a_round).enumerate() {
             let start = round * in_a_round * self.read;
             progress(start as u64)?;
             let left = Mutex::new(out.chunks_mut(self.kept).enumerate());
             let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let mut shares = shares(staging, team.size());
             team.for_each(&mut shares, |(staging, result)| {
                 while let Some((piece, out)) = next()
                     && result.is_ok()
@@ -94,19 +90,10 @@ impl Pieces {
                     *result = read(start + piece * self.read, staging, out);
                 }
             })?;
-            shares.into_iter().try_for_each(|(_, result)| result)?;
+            for (_, result) in &mut shares {
+                mem::replace(result, Ok(()))?;
+            }
         }
         Ok(())
     }
-}
-
-/// Each thread's part of the staging memory, and how its work went.
-fn shares(mut staging: &mut [u8], threads: usize) -> Vec<(&mut [u8], Result<()>)> {
-    let part = staging.len() / threads;
-    let split = |_| {
-        let (mine, rest) = std::mem::take(&mut staging).split_at_mut(part);
-        staging = rest;
-        (mine, Ok(()))
-    };
-    (0..threads).map(split).collect()
 }

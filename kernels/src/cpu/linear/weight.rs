@@ -58,7 +58,7 @@ impl PackedWeight {
             Some(shape) => {
                 let bytes = shape.panel_bytes(cols / GROUP) * rows.div_ceil(LANES);
                 let mut panels = Buffer::zeroed_in(region, ledger, owner::DERIVED, bytes)?;
-                read_panels(source, row_bytes, shape, &mut panels, ledger, team, progress)?;
+                read_panels(source, row_bytes, shape, &mut panels, team, progress)?;
                 Storage::Panels(shape, panels)
             }
         };
