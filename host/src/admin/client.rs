@@ -61,26 +61,19 @@ impl Client {
     /// Sends a request and waits for its answer, however long that takes.
     pub async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer> {
         let response = self.request(method, path, body).await?;
-        let status = response.status();
-        let body = http_body_util::Limited::new(response.into_body(), MAX_BYTES)
-            .collect()
-            .await
-            .map_err(|error| anyhow::anyhow!("the server's answer broke off: {error}"))?
-            .to_bytes();
-        let json = serde_json::from_slice(&body).context("the server's answer is no JSON")?;
-        Ok(Answer { status, json })
+        Answer::of(response).await
     }
 
-    /// What happens from now on.
-    pub async fn events(&self) -> Result<Events> {
+    /// What happens from now on; or what the server says instead.
+    pub async fn events(&self) -> Result<Result<Events, Answer>> {
         let response = self.request(Method::GET, "/events", None).await?;
         if response.status() != StatusCode::OK {
-            bail!("GET /events answered {}", response.status());
+            return Ok(Err(Answer::of(response).await?));
         }
-        Ok(Events {
+        Ok(Ok(Events {
             body: response.into_body(),
             bytes: BytesMut::new(),
-        })
+        }))
     }
 
     async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Response<Incoming>> {
@@ -120,6 +113,19 @@ impl Client {
                 self.address
             )
         })
+    }
+}
+
+impl Answer {
+    async fn of(response: Response<Incoming>) -> Result<Self> {
+        let status = response.status();
+        let body = http_body_util::Limited::new(response.into_body(), MAX_BYTES)
+            .collect()
+            .await
+            .map_err(|error| anyhow::anyhow!("the server's answer broke off: {error}"))?
+            .to_bytes();
+        let json = serde_json::from_slice(&body).context("the server's answer is no JSON")?;
+        Ok(Self { status, json })
     }
 }
 

@@ -1,11 +1,12 @@
 //! Where operators connect: a Unix socket that only the user can open, or a TCP address with a token.
 
+use crate::http;
 use anyhow::{Context, Result, bail};
 use axum::Router;
 use std::{
     future::Future,
     net::SocketAddr,
-    os::unix::fs::{FileTypeExt, PermissionsExt},
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -61,13 +62,33 @@ enum Socket {
     Tcp(TcpListener),
 }
 
-/// Removed with the listener.
-struct SocketFile(PathBuf);
+/// Removed with the listener, unless another server's has taken its place.
+struct SocketFile {
+    path: PathBuf,
+    /// Its device and number there.
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            identity: Self::identity(path),
+        }
+    }
+
+    fn identity(path: &Path) -> Option<(u64, u64)> {
+        let found = std::fs::symlink_metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // It is gone already where somebody has removed it.
-        let _ = std::fs::remove_file(&self.0);
+        if self.identity.is_some() && Self::identity(&self.path) == self.identity {
+            // Somebody may have removed it just now.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -98,7 +119,7 @@ impl AdminListener {
                 remove_stale(path).await?;
                 let listener = UnixListener::bind(path)
                     .with_context(|| format!("can't listen on {}", path.display()))?;
-                let file = SocketFile(path.clone());
+                let file = SocketFile::of(path);
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
                     .with_context(|| format!("can't keep others from {}", path.display()))?;
                 Ok(Self {
@@ -112,7 +133,7 @@ impl AdminListener {
     /// Where it listens, as `--admin` takes it.
     pub fn address(&self) -> Result<String> {
         Ok(match &self.socket {
-            Socket::Unix(_, file) => format!("unix:{}", file.0.display()),
+            Socket::Unix(_, file) => format!("unix:{}", file.path.display()),
             Socket::Tcp(listener) => listener.local_addr()?.to_string(),
         })
     }
@@ -125,11 +146,8 @@ impl AdminListener {
     ) -> Result<()> {
         let router = make(self.token);
         match self.socket {
-            Socket::Tcp(listener) => {
-                axum::serve(listener, router)
-                    .with_graceful_shutdown(shutdown)
-                    .await?
-            }
+            // Whoever has no token can still connect: with the bounds of the public listener.
+            Socket::Tcp(listener) => http::serve(listener, router, shutdown).await,
             Socket::Unix(listener, file) => {
                 axum::serve(listener, router)
                     .with_graceful_shutdown(shutdown)

@@ -13,7 +13,7 @@ use axum::{
     body::Bytes,
     extract::{
         Path, Query, Request, State,
-        rejection::{PathRejection, QueryRejection},
+        rejection::{BytesRejection, PathRejection, QueryRejection},
     },
     http::{StatusCode, header},
     middleware::{Next, from_fn},
@@ -29,7 +29,7 @@ pub struct Operators {
     /// Carries orders out.
     pub supervisor: Arc<Supervisor<Text>>,
     /// Reads the configuration file again.
-    pub reloader: Reloader<Text>,
+    pub reloader: Arc<Reloader<Text>>,
     /// The backends that need no library.
     pub builtins: Builtins,
 }
@@ -93,7 +93,8 @@ async fn list(State(operators): Shared) -> Response {
     Json(show::slots(&operators.supervisor)).into_response()
 }
 
-async fn ledger(State(operators): Shared, Path(name): Path<String>) -> Result<Response, ApiError> {
+async fn ledger(State(operators): Shared, slot: Named<String>) -> Result<Response, ApiError> {
+    let name = named(slot)?;
     let slot = operators.supervisor.slots().get(&name);
     let slot = slot.ok_or_else(|| not_found("there is no slot of this name; see GET /slots"))?;
     let entries = slot
@@ -105,28 +106,28 @@ async fn ledger(State(operators): Shared, Path(name): Path<String>) -> Result<Re
 
 async fn load(
     State(operators): Shared,
-    Path(name): Path<String>,
+    slot: Named<String>,
     wait: Asked<Wait>,
-    body: Bytes,
+    body: Body,
 ) -> Result<Response, ApiError> {
-    let wait = query(wait)?;
-    let order = parse(&body)?.order(None, &operators.builtins).map_err(invalid)?;
+    let (name, wait) = (named(slot)?, query(wait)?);
+    let order = parse(body)?.order(None, &operators.builtins).map_err(invalid)?;
     operators.carry_out(&name, Order::Load(order), wait).await
 }
 
 async fn swap(
     State(operators): Shared,
-    Path(name): Path<String>,
+    slot: Named<String>,
     wait: Asked<Wait>,
-    body: Bytes,
+    body: Body,
 ) -> Result<Response, ApiError> {
-    let wait = query(wait)?;
+    let (name, wait) = (named(slot)?, query(wait)?);
     let base = operators
         .supervisor
         .slots()
         .get(&name)
         .and_then(|slot| slot.spec());
-    let order = parse(&body)?
+    let order = parse(body)?
         .order(base.as_ref(), &operators.builtins)
         .map_err(invalid)?;
     operators.carry_out(&name, Order::Swap(order), wait).await
@@ -142,10 +143,10 @@ struct UnloadQuery {
 
 async fn unload(
     State(operators): Shared,
-    Path(name): Path<String>,
+    slot: Named<String>,
     asked: Asked<UnloadQuery>,
 ) -> Result<Response, ApiError> {
-    let query = query(asked)?;
+    let (name, query) = (named(slot)?, query(asked)?);
     let config = SlotConfig {
         drain_deadline_s: query.drain_deadline_s,
         ..SlotConfig::default()
@@ -157,14 +158,14 @@ async fn unload(
     operators.carry_out(&name, order, Wait { wait: query.wait }).await
 }
 
-async fn report(State(operators): Shared, id: Number) -> Result<Response, ApiError> {
-    let report = operators.supervisor.report(number(id)?);
+async fn report(State(operators): Shared, id: Named<u64>) -> Result<Response, ApiError> {
+    let report = operators.supervisor.report(named(id)?);
     let say = "no swap of this number has ended lately; while it runs, see GET /slots and GET /events";
     Ok(Json(report.ok_or_else(|| not_found(say))?).into_response())
 }
 
-async fn cancel(State(operators): Shared, id: Number) -> Result<Response, ApiError> {
-    let id = number(id)?;
+async fn cancel(State(operators): Shared, id: Named<u64>) -> Result<Response, ApiError> {
+    let id = named(id)?;
     match operators.supervisor.cancel(id) {
         Ok(()) => Ok(Json(json!({"id": id, "cancelling": true})).into_response()),
         Err(error @ NotCancelled::NotRunning(_)) => Err(not_found(&error.to_string())),
@@ -173,8 +174,8 @@ async fn cancel(State(operators): Shared, id: Number) -> Result<Response, ApiErr
 }
 
 async fn reload(State(operators): Shared) -> Result<Response, ApiError> {
-    let changes = operators.reloader.reload().await.map_err(invalid)?;
-    Ok(Json(json!({"changes": changes})).into_response())
+    let reloaded = operators.reloader.reload().await.map_err(invalid)?;
+    Ok(Json(reloaded).into_response())
 }
 
 async fn stream(State(operators): Shared) -> Response {
@@ -201,11 +202,13 @@ impl Operators {
 }
 
 /// No body says the same as an empty object.
-fn parse(body: &[u8]) -> Result<SlotConfig, ApiError> {
+fn parse(body: Body) -> Result<SlotConfig, ApiError> {
+    let body =
+        body.map_err(|error| ApiError::with_status(error.status(), "invalid_body", error.body_text()))?;
     if body.is_empty() {
         return Ok(SlotConfig::default());
     }
-    let body = &mut serde_json::Deserializer::from_slice(body);
+    let body = &mut serde_json::Deserializer::from_slice(&body);
     // Its errors name the field.
     let config = serde_path_to_error::deserialize(&mut *body).map_err(|error| invalid(error.to_string()))?;
     body.end().map_err(|error| invalid(error.to_string()))?;
@@ -213,21 +216,24 @@ fn parse(body: &[u8]) -> Result<SlotConfig, ApiError> {
 }
 
 type Asked<T> = Result<Query<T>, QueryRejection>;
-type Number = Result<Path<u64>, PathRejection>;
+type Named<T> = Result<Path<T>, PathRejection>;
+type Body = Result<Bytes, BytesRejection>;
 
 fn query<T>(asked: Asked<T>) -> Result<T, ApiError> {
     let Query(query) = asked.map_err(|error| invalid(error.body_text()))?;
     Ok(query)
 }
 
-fn number(id: Number) -> Result<u64, ApiError> {
-    let Path(id) = id.map_err(|error| invalid(error.body_text()))?;
-    Ok(id)
+/// A slot's name, or a swap's number.
+fn named<T>(named: Named<T>) -> Result<T, ApiError> {
+    let Path(named) = named.map_err(|error| invalid(error.body_text()))?;
+    Ok(named)
 }
 
 fn refused(refusal: Refusal) -> ApiError {
     match refusal {
         Refusal::Busy { .. } => conflict("slot_busy", refusal),
+        Refusal::Name { reason } => invalid(reason),
         Refusal::Unknown { .. } => not_found(&refusal.to_string()),
         // It never becomes right by itself.
         Refusal::Exists { .. } => ApiError::with_status(
@@ -244,8 +250,8 @@ fn conflict(code: &'static str, message: impl std::fmt::Display) -> ApiError {
     ApiError::with_status(StatusCode::CONFLICT, code, message.to_string())
 }
 
-fn invalid(message: String) -> ApiError {
-    ApiError::with_status(StatusCode::BAD_REQUEST, "invalid_value", message)
+fn invalid(message: impl std::fmt::Display) -> ApiError {
+    ApiError::with_status(StatusCode::BAD_REQUEST, "invalid_value", message.to_string())
 }
 
 fn not_found(message: &str) -> ApiError {

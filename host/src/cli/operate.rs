@@ -8,7 +8,7 @@ use crate::{
     admin::client::{self, Answer, Client, Events},
     config::SlotConfig,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use hyper::Method;
 use serde_json::Value;
 use std::{path::Path, time::Duration};
@@ -90,7 +90,7 @@ impl Teller {
     /// Asks for a change, tells of its steps as they are made, and of the outcome.
     async fn change(&self, method: Method, path: &str, slot: &str, body: Option<&Value>) -> Result<bool> {
         let mut steps = Steps {
-            events: self.client.events().await?,
+            events: self.listen().await?,
             slot,
             id: None,
             ended: false,
@@ -129,12 +129,22 @@ impl Teller {
         let changes = answer["changes"]
             .as_array()
             .context("the server's answer names no changes")?;
-        Ok(changes.iter().all(|change| is_as_asked(&change["report"])))
+        let waits = answer["at_restart"]
+            .as_array()
+            .is_some_and(|fields| !fields.is_empty());
+        Ok(!waits && changes.iter().all(|change| is_as_asked(&change["report"])))
+    }
+
+    async fn listen(&self) -> Result<Events> {
+        match self.client.events().await? {
+            Ok(events) => Ok(events),
+            Err(refused) => Err(self.refusal(&refused)),
+        }
     }
 
     /// Each event as a line of JSON, until the server ends.
     async fn events(&self) -> Result<bool> {
-        let mut events = self.client.events().await?;
+        let mut events = self.listen().await?;
         while let Some(event) = events.next().await? {
             println!("{event}");
         }
@@ -143,15 +153,19 @@ impl Teller {
 
     /// The answer's JSON, or its error in the server's words: that is an object too, where one is wanted.
     fn done(&self, answer: Answer) -> Result<Value> {
-        if answer.status.is_success() {
-            return Ok(answer.json);
+        match answer.status.is_success() {
+            true => Ok(answer.json),
+            false => Err(self.refusal(&answer)),
         }
+    }
+
+    fn refusal(&self, answer: &Answer) -> Error {
         if self.json {
             println!("{}", answer.json);
         }
         match answer.json["error"]["message"].as_str() {
-            Some(message) => bail!("{message}"),
-            None => bail!("the server answered {}", answer.status),
+            Some(message) => anyhow!("{message}"),
+            None => anyhow!("the server answered {}", answer.status),
         }
     }
 

@@ -3,11 +3,11 @@
 use super::ServeArgs;
 use crate::{
     admin::{self, AdminAddress, AdminListener, Operators},
-    config::{Config, Reloader, SlotConfig},
+    config::{Config, Reloaded, Reloader, SlotConfig},
     http::{self, AppState},
     loader::Builtins,
     slot::{
-        GenerationEnd, Slots,
+        GenerationEnd, Slots, check_name,
         swap::{DRAIN_DEADLINE, Order, Supervisor},
     },
     text::Text,
@@ -23,7 +23,7 @@ use std::{
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    sync::oneshot,
+    sync::{Notify, oneshot},
     task::JoinHandle,
 };
 
@@ -38,10 +38,7 @@ const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
     // Before the engine, which takes hold of its metrics when it starts.
     http::metrics::install();
-    ensure!(
-        !args.slot.is_empty() && !args.slot.contains('/'),
-        "--slot: a slot's name is not empty and has no /"
-    );
+    check_name(&args.slot).map_err(|problem| anyhow!("--slot: {problem}"))?;
     let config = match &args.config {
         Some(path) => Config::read(path, builtins).map_err(|problem| anyhow!(problem))?,
         None => of_command_line(args),
@@ -116,11 +113,9 @@ async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()
     }));
     announce(&format!("listening on http://{address}"));
 
-    while signals.next().await == Asked::Reload {
-        let operators = operators.clone();
-        // The next signal is heard meanwhile.
-        tokio::spawn(async move { reload(&operators.reloader).await });
-    }
+    let reloads = tokio::spawn(reload_when(signals.hangups(), operators.reloader.clone()));
+    signals.stop().await;
+    reloads.abort();
     tracing::info!(
         deadline_s = deadline.as_secs_f64(),
         "stopping; running requests may finish; a second signal cuts them"
@@ -135,7 +130,7 @@ async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()
         }
     };
     flush(server, admin, admin_stop).await?;
-    let mut clean = supervisor.stuck().is_empty();
+    let mut clean = supervisor.stuck().is_empty() && supervisor.is_idle();
     for (slot, end) in &ends {
         clean &= end.teardown.is_clean();
         log_end(slot, end);
@@ -193,15 +188,22 @@ async fn load_all(supervisor: &Arc<Supervisor<Text>>, config: &Config, builtins:
     Ok(())
 }
 
-async fn reload(reloader: &Reloader<Text>) {
-    match reloader.reload().await {
-        Err(problem) => tracing::error!("nothing was changed: {problem}"),
-        Ok(changes) => {
-            for change in &changes {
-                let outcome = change.report.as_ref().map(|report| report.outcome.name());
-                tracing::info!(slot = change.slot, change = ?change.change, outcome, error = change.error, "reloaded");
+/// Reads the file again at every hang-up; all that come during a reload are one.
+async fn reload_when(hangups: Arc<Notify>, reloader: Arc<Reloader<Text>>) {
+    loop {
+        hangups.notified().await;
+        match reloader.reload().await {
+            Err(problem) => tracing::error!("nothing was changed: {problem}"),
+            Ok(Reloaded { changes, at_restart }) => {
+                for change in &changes {
+                    let outcome = change.report.as_ref().map(|report| report.outcome.name());
+                    tracing::info!(slot = change.slot, change = ?change.change, outcome, error = change.error, "reloaded");
+                }
+                for field in at_restart {
+                    tracing::warn!("{field} has changed in the file: restart the server to apply it");
+                }
+                tracing::info!(changes = changes.len(), "the configuration file was read again");
             }
-            tracing::info!(changes = changes.len(), "the configuration file was read again");
         }
     }
 }
@@ -260,18 +262,12 @@ fn log_end(slot: &str, end: &GenerationEnd) {
     tracing::info!(slot, generation = end.number, ledger_entries_left = left, library = ?end.unload, "torn down");
 }
 
-/// What a signal asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    Stop,
-    Reload,
-}
-
 /// SIGTERM, SIGINT and SIGHUP.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    hangups: Arc<Notify>,
 }
 
 impl Signals {
@@ -280,19 +276,23 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            hangups: Arc::default(),
         })
     }
 
-    async fn next(&mut self) -> Asked {
-        tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.hangup.recv() => Asked::Reload,
-        }
+    /// Told of every hang-up that comes while a stop is waited for.
+    fn hangups(&self) -> Arc<Notify> {
+        self.hangups.clone()
     }
 
     /// Waits until the server is asked to stop.
     async fn stop(&mut self) {
-        while self.next().await != Asked::Stop {}
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => self.hangups.notify_one(),
+            }
+        }
     }
 }

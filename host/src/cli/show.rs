@@ -185,9 +185,13 @@ pub(super) fn changes(answer: &Value) -> String {
             why.unwrap_or_default()
         )
     };
-    match changes.is_empty() {
+    let later = answer["at_restart"].as_array().into_iter().flatten();
+    let later: String = later
+        .map(|field| format!("{} has changed: restart the server to apply it\n", text(field)))
+        .collect();
+    match changes.is_empty() && later.is_empty() {
         true => "nothing has changed".to_owned(),
-        false => changes.iter().map(line).collect(),
+        false => changes.iter().map(line).collect::<String>() + &later,
     }
 }
 

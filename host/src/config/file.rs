@@ -11,11 +11,11 @@
 //! kv_memory = "512M"
 //! ```
 
-use super::SlotConfig;
-use crate::{admin::AdminAddress, loader::Builtins};
+use super::{SlotConfig, slot::seconds};
+use crate::{admin::AdminAddress, loader::Builtins, slot::check_name};
 use serde::{Deserialize, Deserializer, de::Error};
-use std::{collections::BTreeMap, fs, net::SocketAddr, ops::Range, path::Path};
-use toml::Spanned;
+use std::{collections::BTreeMap, fmt::Display, fs, net::SocketAddr, ops::Range, path::Path, time::Duration};
+use toml::de::DeTable;
 
 /// Largest file that is read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -44,7 +44,7 @@ struct File {
     api_key: Option<String>,
     drain_deadline_s: Option<f64>,
     #[serde(default)]
-    slot: BTreeMap<String, Spanned<SlotConfig>>,
+    slot: BTreeMap<String, SlotConfig>,
 }
 
 impl Config {
@@ -61,34 +61,45 @@ impl Config {
 
     /// Parses a file's text. The error names the line.
     pub fn parse(text: &str, builtins: &Builtins) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| {
+        let unreadable = |error: toml::de::Error| {
             let message = error.message().trim().replace('\n', ", ");
             format!("line {}: {message}", line(text, error.span()))
-        })?;
-        let mut slots = BTreeMap::new();
-        for (name, slot) in file.slot {
-            let span = slot.span();
-            let slot = slot.into_inner();
-            let at = |problem: &str| {
-                format!(
-                    "line {}, [slot.{name}]: {problem}",
-                    line(text, Some(span.clone()))
-                )
+        };
+        let file: File = toml::from_str(text).map_err(unreadable)?;
+        let table = DeTable::parse(text).map_err(unreadable)?;
+        let at = |path: &[&str], problem: &dyn Display| {
+            let place = match path {
+                [_, slot, ..] => format!(", [slot.{slot}]"),
+                _ => String::new(),
             };
-            if name.is_empty() || name.contains('/') {
-                return Err(at("a slot's name is not empty and has no /"));
-            }
-            slot.order(None, builtins).map_err(|problem| at(&problem))?;
-            slots.insert(name, slot);
+            format!(
+                "line {}{place}: {problem}",
+                line(text, span_of(table.get_ref(), path))
+            )
+        };
+        seconds("drain_deadline_s", file.drain_deadline_s, Duration::ZERO)
+            .map_err(|misfit| at(&[misfit.field], &misfit))?;
+        for (name, slot) in &file.slot {
+            check_name(name).map_err(|problem| at(&["slot", name], &problem))?;
+            slot.order(None, builtins)
+                .map_err(|misfit| at(&["slot", name, misfit.field], &misfit))?;
         }
         Ok(Self {
             listen: file.listen,
             admin: file.admin,
             api_key: file.api_key,
             drain_deadline_s: file.drain_deadline_s,
-            slots,
+            slots: file.slot,
         })
     }
+}
+
+/// Where the value stands that this path of keys leads to, or the last table on the way to it.
+fn span_of(table: &DeTable<'_>, path: &[&str]) -> Option<Range<usize>> {
+    let (first, rest) = path.split_first()?;
+    let (key, value) = table.get_key_value(*first)?;
+    let inner = value.get_ref().as_table().and_then(|table| span_of(table, rest));
+    Some(inner.unwrap_or(key.span()))
 }
 
 /// The line that a span begins on, counted from 1.
@@ -137,7 +148,19 @@ mod tests {
             ("\nlissten = \"127.0.0.1:0\"", 2, "lissten"),
             ("[slot.chat]\n\nmodle = \"a\"", 3, "modle"),
             ("[slot.chat]\nmodel = \"a\"\nplan = \"both\"", 3, "both"),
-            ("# a\n\n[slot.chat]\nbackend = \"builtin:tpu\"", 3, "builtin:cpu"),
+            (
+                "# a\n\n[slot.chat]\n\nbackend = \"builtin:tpu\"",
+                5,
+                "builtin:cpu",
+            ),
+            ("[slot]\nchat.model = \"a\"\nchat.max_seqs = 0", 3, "max_seqs"),
+            (
+                "[slot.chat]\n\ndrain_deadline_s = -1",
+                3,
+                "[slot.chat]: drain_deadline_s",
+            ),
+            ("\n\ndrain_deadline_s = nan", 3, "drain_deadline_s"),
+            ("[slot.a]\n[slot.\"b/c\"]", 2, "name"),
             ("[slot.chat]\nmodel = ", 2, ""),
             ("admin = \"nowhere\"", 1, "nowhere"),
             ("[slot.\"\"]", 1, "name"),

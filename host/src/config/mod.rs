@@ -10,6 +10,6 @@ mod slot;
 
 pub use diff::{Change, changes};
 pub use file::Config;
-pub use reload::{Applied, Reloader};
+pub use reload::{Applied, Reloaded, Reloader};
 pub use size::Size;
-pub use slot::{PlanChoice, SlotConfig};
+pub use slot::{Misfit, PlanChoice, SlotConfig};

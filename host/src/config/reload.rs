@@ -10,14 +10,23 @@ use crate::{
 };
 use serde::Serialize;
 use std::{path::PathBuf, sync::Arc};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// Knows the file, and what of it has been applied.
 pub struct Reloader<T> {
     path: Option<PathBuf>,
     builtins: Builtins,
     supervisor: Arc<Supervisor<T>>,
-    applied: Mutex<Config>,
+    applied: Arc<Mutex<Config>>,
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reloaded {
+    /// What became of each slot that was to change.
+    pub changes: Vec<Applied>,
+    /// Other fields that have changed: they are taken from the file when the server starts.
+    pub at_restart: Vec<&'static str>,
 }
 
 /// What became of one slot's change.
@@ -47,26 +56,34 @@ impl<T: ModelText> Reloader<T> {
         config: Config,
         builtins: Builtins,
         supervisor: Arc<Supervisor<T>>,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             path,
             builtins,
             supervisor,
-            applied: Mutex::new(config),
-        }
+            applied: Arc::new(Mutex::new(config)),
+        })
     }
 
     /// Reads the file again and applies the difference, every slot at the same time. A bad file changes nothing; a
-    /// slot whose change fails keeps what it has, and is tried again with the next reload.
+    /// slot whose change fails keeps what it has, and is tried again with the next reload. One at a time; what has
+    /// begun goes on whether anybody waits for it or not.
     ///
     /// # Errors
     /// What is wrong with the file, and on which line.
-    pub async fn reload(&self) -> Result<Vec<Applied>, String> {
+    pub async fn reload(self: &Arc<Self>) -> Result<Reloaded, String> {
+        let applied = Arc::clone(&self.applied).lock_owned().await;
+        let reloader = Arc::clone(self);
+        let applying = tokio::spawn(async move { reloader.apply(applied).await });
+        let gone = |error| Err(format!("the reload came to no end: {error}"));
+        applying.await.unwrap_or_else(gone)
+    }
+
+    async fn apply(&self, mut applied: OwnedMutexGuard<Config>) -> Result<Reloaded, String> {
         let path = self
             .path
             .as_ref()
             .ok_or("this server was started without --config: there is nothing to reload")?;
-        let mut applied = self.applied.lock().await;
         let new = Config::read(path, &self.builtins)?;
         if new.slots.is_empty() && !applied.slots.is_empty() {
             // An editor may have emptied it before it writes it.
@@ -75,11 +92,7 @@ impl<T: ModelText> Reloader<T> {
                 path.display()
             ));
         }
-        if (&applied.listen, &applied.admin, &applied.api_key) != (&new.listen, &new.admin, &new.api_key) {
-            tracing::warn!(
-                "listen, admin and api_key are taken from the file when the server starts, not now"
-            );
-        }
+        let at_restart = at_restart(&applied, &new);
         let slots = self.supervisor.slots();
         let present = slots.all().iter().map(|slot| slot.name().to_owned()).collect();
         let mut begun = Vec::new();
@@ -108,23 +121,45 @@ impl<T: ModelText> Reloader<T> {
             }
             done.push(one);
         }
-        Ok(done)
+        Ok(Reloaded {
+            changes: done,
+            at_restart,
+        })
     }
 
     fn begin(&self, name: &str, change: Change, config: Option<&SlotConfig>) -> Result<Begun, String> {
         let usual = SlotConfig::default();
         let config = config.unwrap_or(&usual);
         // The file says all of it, so nothing stays as it was.
+        let bring = || config.order(None, &self.builtins);
         let order = match change {
-            Change::Load => Order::Load(config.order(None, &self.builtins)?),
-            Change::Swap => Order::Swap(config.order(None, &self.builtins)?),
-            Change::Unload => Order::Unload {
+            Change::Load => bring().map(Order::Load),
+            Change::Swap => bring().map(Order::Swap),
+            Change::Unload => config.drain_deadline().map(|drain_deadline| Order::Unload {
                 in_flight: config.in_flight.unwrap_or_default(),
-                drain_deadline: config.drain_deadline()?,
-            },
+                drain_deadline,
+            }),
         };
+        let order = order.map_err(|misfit| misfit.to_string())?;
         self.supervisor
             .begin(name, order)
             .map_err(|refusal: Refusal| refusal.to_string())
     }
+}
+
+/// The fields in which the two differ and that are taken when a server starts.
+fn at_restart(applied: &Config, new: &Config) -> Vec<&'static str> {
+    let fields = [
+        ("listen", applied.listen != new.listen),
+        ("admin", applied.admin != new.admin),
+        ("api_key", applied.api_key != new.api_key),
+        (
+            "drain_deadline_s",
+            applied.drain_deadline_s != new.drain_deadline_s,
+        ),
+    ];
+    fields
+        .into_iter()
+        .filter_map(|(name, differs)| differs.then_some(name))
+        .collect()
 }

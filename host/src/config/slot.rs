@@ -113,6 +113,16 @@ pub enum PlanChoice {
     DrainFirst,
 }
 
+/// A field that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct Misfit {
+    /// Its name.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
 /// Most sequences at a time, where nobody says otherwise.
 pub const MAX_SEQS: u32 = 16;
 /// Most new tokens of a step.
@@ -122,7 +132,7 @@ const LONGEST: f64 = 86_400.0;
 
 impl SlotConfig {
     /// The order to bring it. What it leaves out is as in `base`, how the slot was loaded before.
-    pub fn order(&self, base: Option<&LoadSpec>, builtins: &Builtins) -> Result<SwapOrder, String> {
+    pub fn order(&self, base: Option<&LoadSpec>, builtins: &Builtins) -> Result<SwapOrder, Misfit> {
         let mut order = SwapOrder::new(self.spec(base, builtins)?);
         order.plan = match self.plan.unwrap_or_default() {
             PlanChoice::Auto => None,
@@ -141,15 +151,18 @@ impl SlotConfig {
     }
 
     /// How long running requests may take.
-    pub fn drain_deadline(&self) -> Result<Duration, String> {
+    pub fn drain_deadline(&self) -> Result<Duration, Misfit> {
         seconds("drain_deadline_s", self.drain_deadline_s, DRAIN_DEADLINE)
     }
 
-    fn spec(&self, base: Option<&LoadSpec>, builtins: &Builtins) -> Result<LoadSpec, String> {
+    fn spec(&self, base: Option<&LoadSpec>, builtins: &Builtins) -> Result<LoadSpec, Misfit> {
+        let misfit = |field, problem| Misfit { field, problem };
+        let source =
+            |text| BackendSource::parse(text, builtins).map_err(|error| misfit("backend", error.to_string()));
         let mut spec = match base {
             Some(base) => base.clone(),
             None => LoadSpec {
-                backend: BackendSource::parse("builtin:cpu", builtins).map_err(|error| error.to_string())?,
+                backend: source("builtin:cpu")?,
                 device: OpenSpec::default(),
                 model: ModelSpec {
                     max_rows: MAX_SEQS,
@@ -160,7 +173,11 @@ impl SlotConfig {
             },
         };
         if let Some(backend) = &self.backend {
-            spec.backend = BackendSource::parse(backend, builtins).map_err(|error| error.to_string())?;
+            if backend.is_empty() {
+                let problem = "backend is empty: give builtin:cpu, or the path of a backend library";
+                return Err(misfit("backend", problem.to_owned()));
+            }
+            spec.backend = source(backend)?;
             // They were meant for another one.
             spec.device.options.clear();
         }
@@ -172,12 +189,14 @@ impl SlotConfig {
         }
         if let Some(model) = &self.model {
             if model.is_empty() {
-                return Err("model is empty: give a file, a folder, hf:… or pypi:…".to_owned());
+                let problem = "model is empty: give a file, a folder, hf:… or pypi:…";
+                return Err(misfit("model", problem.to_owned()));
             }
             spec.model.path = model.as_str().into();
         }
         if self.max_seqs.is_some_and(|rows| !(1..=1024).contains(&rows)) {
-            return Err("max_seqs must be between 1 and 1024".to_owned());
+            let problem = "max_seqs must be between 1 and 1024";
+            return Err(misfit("max_seqs", problem.to_owned()));
         }
         spec.device.threads = self.threads.unwrap_or(spec.device.threads);
         spec.model.context = self.ctx.unwrap_or(spec.model.context);
@@ -197,16 +216,21 @@ impl SlotConfig {
         let (memory, disk) = (&mut spec.engine.park_memory, &mut spec.engine.park_disk);
         *memory = self.park_memory.map_or(*memory, |size| size.0);
         *disk = self.park_disk.map_or(*disk, |size| size.0);
-        spec.deadline = self.load_deadline_s.map_or(spec.deadline, Duration::from_secs);
+        let deadline = self.load_deadline_s.map(|seconds| seconds as f64);
+        spec.deadline = seconds("load_deadline_s", deadline, spec.deadline)?;
         Ok(spec)
     }
 }
 
-fn seconds(name: &str, value: Option<f64>, usual: Duration) -> Result<Duration, String> {
+/// A deadline of so many seconds.
+pub(super) fn seconds(field: &'static str, value: Option<f64>, usual: Duration) -> Result<Duration, Misfit> {
     match value {
         None => Ok(usual),
         Some(value) if (0.0..=LONGEST).contains(&value) => Ok(Duration::from_secs_f64(value)),
-        Some(value) => Err(format!("{name} is {value}, but must be between 0 and {LONGEST}")),
+        Some(value) => Err(Misfit {
+            field,
+            problem: format!("{field} is {value}, but must be between 0 and {LONGEST}"),
+        }),
     }
 }
 
@@ -273,10 +297,15 @@ mod tests {
             (r#"{"max_seqs": 0}"#, "max_seqs"),
             (r#"{"drain_deadline_s": -1}"#, "drain_deadline_s"),
             (r#"{"hold_deadline_s": 1e9}"#, "hold_deadline_s"),
+            (r#"{"session_ttl_s": 1e9}"#, "session_ttl_s"),
+            (r#"{"load_deadline_s": 99999999}"#, "load_deadline_s"),
+            (r#"{"backend": ""}"#, "backend is empty"),
+            (r#"{"model": ""}"#, "model is empty"),
             (r#"{"backend": "builtin:tpu"}"#, "builtin:cpu"),
         ] {
             let error = config(json).order(None, &builtins()).expect_err(json);
-            assert!(error.contains(name), "{error}");
+            assert!(error.problem.contains(name), "{error}");
+            assert!(json.contains(&format!("\"{}\"", error.field)), "{error:?}");
         }
         for (json, name) in [
             (r#"{"modle": "a"}"#, "modle"),

@@ -20,8 +20,8 @@ impl<'a> Cache<'a> {
         Self(folder)
     }
 
-    /// Makes this process the one that fetches, until the file is dropped.
-    pub(super) fn lock(&self) -> Result<File, FetchError> {
+    /// Makes this caller the one that fetches, until the file is dropped.
+    pub(super) fn lock(&self, is_cancelled: &dyn Fn() -> bool) -> Result<File, FetchError> {
         fs::create_dir_all(self.0).map_err(|e| self.unusable(e))?;
         let file = File::create(self.0.join(LOCK)).map_err(|e| self.unusable(e))?;
         let begun = Instant::now();
@@ -36,6 +36,7 @@ impl<'a> Cache<'a> {
                         minutes: LONGEST_WAIT.as_secs() / 60,
                     });
                 }
+                Err(TryLockError::WouldBlock) if is_cancelled() => return Err(FetchError::Cancelled),
                 Err(TryLockError::WouldBlock) => {
                     if !has_told {
                         tracing::info!("another process is fetching a model; waiting for it");

@@ -38,6 +38,9 @@ pub enum FetchError {
         /// How long we waited.
         minutes: u64,
     },
+    /// Nobody wants it any more.
+    #[error("cancelled")]
+    Cancelled,
     /// The other side could not be reached, or stopped answering.
     #[error("not reached: {0}")]
     Unreachable(String),

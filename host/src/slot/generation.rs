@@ -167,6 +167,11 @@ impl<T> Generation<T> {
         waited.unwrap_or_else(PoisonError::into_inner).0.leases
     }
 
+    /// Gives leases again, after a drain that was given up.
+    pub fn reopen(&self) {
+        self.holds().closed = false;
+    }
+
     /// Whether a call of its teardown did not come back.
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed) && !self.engine.has_ended()

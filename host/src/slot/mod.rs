@@ -35,6 +35,24 @@ use std::{
 };
 use tokio::sync::oneshot;
 
+/// Most bytes of a slot's name.
+const LONGEST_NAME: usize = 128;
+
+/// Whether a slot may have this name: it stands in addresses, logs, metrics and names of threads.
+///
+/// # Errors
+/// What a name is.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let is_one =
+        (1..=LONGEST_NAME).contains(&name.len()) && !name.contains(|c: char| c == '/' || c.is_control());
+    match is_one {
+        true => Ok(()),
+        false => Err(format!(
+            "a slot's name has 1 to {LONGEST_NAME} bytes, no / and no control characters"
+        )),
+    }
+}
+
 /// Every served name.
 pub struct Slots<T> {
     slots: RwLock<BTreeMap<String, Arc<Slot<T>>>>,

@@ -1,11 +1,12 @@
 //! The operators' routes and their statuses.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use met_tests::{
     operator::{Operated, builtin, eventually, scripted, with},
     stream::Stream,
 };
 use serde_json::{Value, json};
+use std::net::TcpListener;
 
 const NONE: Value = Value::Null;
 
@@ -14,6 +15,7 @@ fn what_is_not_there_or_makes_no_sense_is_refused_in_words() -> Result<()> {
     let chat = scripted("")?;
     let operated = Operated::start(&[("chat", &chat)])?;
     let swap = "/slots/chat/swap";
+    let long = format!("/slots/{}", "a".repeat(129));
     let cases: &[(&str, &str, Value, u16, &str)] = &[
         ("GET", "/nothing", NONE, 404, "GET /slots"),
         ("POST", "/unload", NONE, 404, "GET /slots"),
@@ -25,6 +27,24 @@ fn what_is_not_there_or_makes_no_sense_is_refused_in_words() -> Result<()> {
         ("POST", "/slots/other/swap", NONE, 404, "other"),
         ("DELETE", "/slots/other", NONE, 404, "other"),
         ("POST", "/slots/chat", chat.clone(), 422, "chat"),
+        // Names that no log, no address and no thread can have.
+        ("POST", "/slots/%00", chat.clone(), 400, "a slot's name"),
+        ("POST", "/slots/a%0Ab", chat.clone(), 400, "a slot's name"),
+        ("POST", "/slots/a%2Fb", chat.clone(), 400, "a slot's name"),
+        ("POST", &long, chat.clone(), 400, "a slot's name"),
+        ("POST", "/slots/%FF", chat.clone(), 400, "UTF-8"),
+        ("DELETE", "/slots/%FF", NONE, 400, "UTF-8"),
+        ("GET", "/slots/%FF/ledger", NONE, 400, "UTF-8"),
+        // A byte too many: all of it is read.
+        ("POST", swap, json!(" ".repeat((2 << 20) + 1)), 413, "limit"),
+        (
+            "POST",
+            swap,
+            json!({"load_deadline_s": 1e6 as u64}),
+            400,
+            "load_deadline_s",
+        ),
+        ("POST", swap, json!({"backend": ""}), 400, "backend is empty"),
         ("POST", swap, json!({"modle": "a.gguf"}), 400, "modle"),
         ("POST", swap, json!({"plan": "both"}), 400, "plan"),
         ("POST", swap, json!({"in_flight": "drop"}), 400, "in_flight"),
@@ -86,6 +106,8 @@ fn what_is_not_there_or_makes_no_sense_is_refused_in_words() -> Result<()> {
         slot["generation"] == 1 && slot["swap"].is_null(),
         "nothing was begun, but {slot}"
     );
+    let slots = operated.send("GET", "/slots", &NONE)?.json["slots"].clone();
+    ensure!(slots.as_array().is_some_and(|slots| slots.len() == 1), "{slots}");
     Ok(())
 }
 
@@ -162,6 +184,75 @@ fn a_cancelled_load_brings_the_incumbent_back_where_it_was_drained_first() -> Re
     ensure!(report["outcome"] == "cancelled", "{report}");
     ensure!(report["from"]["generation"] == 1, "{report}");
     ensure!(report["to"]["path"] == report["from"]["path"], "{report}");
+    Ok(())
+}
+
+#[test]
+fn a_cancelled_drain_lets_the_incumbent_go_on() -> Result<()> {
+    let operated = Operated::start(&[("chat", &scripted("set step_us 2000")?)])?;
+    let body = json!({"model": "chat", "prompt": "Once", "max_tokens": 1000, "temperature": 0});
+    let undisturbed = Stream::start(&operated.server, &body)?.rest()?;
+    let mut events = operated.events()?;
+    let mut stream = Stream::start(&operated.server, &body)?;
+    let id = operated.begin_swap(
+        "chat",
+        &with(&scripted("set salt 2")?, json!({"plan": "drain_first"})),
+    )?;
+    events.wait_for("step_begun", Some("drain"))?;
+    operated.send("POST", &format!("/swaps/{id}/cancel"), &NONE)?;
+    let report = operated.report(id)?;
+    let steps: Vec<_> = report["steps"].as_array().into_iter().flatten().collect();
+    ensure!(
+        report["outcome"] == "cancelled" && report["to"] == report["from"],
+        "{report}"
+    );
+    ensure!(
+        steps.len() == 2 && steps[0]["error"] == "cancelled" && steps[1]["step"] == "switch",
+        "nothing was torn down: {report}"
+    );
+    ensure!(
+        report["cancelled"] == 0 && report["library"].is_null(),
+        "{report}"
+    );
+    // It takes requests beside those that it kept.
+    operated.answer("chat")?;
+    ensure!(stream.hear()?, "the stream was not waited for");
+    ensure!(stream.rest()? == undisturbed, "the stream never noticed");
+    ensure!(operated.swap("chat", &scripted("set salt 2")?)?["outcome"] == "swapped");
+    Ok(())
+}
+
+#[test]
+fn a_fetch_is_given_up_at_once_and_keeps_no_other_slot_from_serving() -> Result<()> {
+    // A hub that answers nothing.
+    let hub = TcpListener::bind("127.0.0.1:0")?;
+    let address = format!("http://{}", hub.local_addr()?);
+    let cache = tempfile::tempdir()?;
+    let env = [
+        ("HF_ENDPOINT", address.as_str()),
+        ("MET_CACHE", cache.path().to_str().context("a path in UTF-8")?),
+    ];
+    let operated = Operated::start_in(&env, "", &[("chat", &scripted("")?)])?;
+    let begun = operated.send(
+        "POST",
+        "/slots/more?wait=false",
+        &json!({"model": "hf:org/repo:model.gguf"}),
+    )?;
+    let id = begun.json["id"].as_u64().with_context(|| format!("{begun:?}"))?;
+    let _asked = hub.accept()?;
+    let health = ureq::get(format!("{}/health", operated.server.url())).call()?;
+    ensure!(
+        health.status() == 200,
+        "requests are taken, and held where they must be"
+    );
+    let cancelled = operated.send("POST", &format!("/swaps/{id}/cancel"), &NONE)?;
+    ensure!(cancelled.status == 200, "{cancelled:?}");
+    let report = operated.report(id)?;
+    ensure!(
+        report["outcome"] == "cancelled" && report["error"] == "cancelled",
+        "{report}"
+    );
+    ensure!(operated.models()? == ["chat"]);
     Ok(())
 }
 

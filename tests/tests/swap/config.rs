@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use met_tests::{
     Server, fixture,
     operator::{Operated, builtin, configuration, eventually, scripted, with},
+    server::artifacts,
 };
 use serde_json::{Value, json};
 use std::process::Command;
@@ -68,12 +69,15 @@ fn a_bad_file_changes_nothing_and_names_the_line() -> Result<()> {
         ("plan = \"both\"", "both"),
         ("model = ", ""),
         ("threads = -1", "-1"),
+        ("max_seqs = 0", "[slot.bad]: max_seqs"),
+        ("drain_deadline_s = -1", "[slot.bad]: drain_deadline_s"),
+        ("backend = \"builtin:tpu\"", "[slot.bad]: there is no built-in"),
     ]
     .into_iter()
     .enumerate()
     {
         let text = format!("{text}\n[slot.bad]\n{bad}\n");
-        let line = format!("line {}:", text.lines().count());
+        let line = format!("line {}", text.lines().count());
         operated.configure(&text)?;
         let told = operated.command(&["reload"])?;
         ensure!(
@@ -97,10 +101,12 @@ fn a_bad_file_changes_nothing_and_names_the_line() -> Result<()> {
     operated.configure("")?;
     let told = operated.command(&["reload"])?;
     ensure!(!told.success && told.error.contains("names no slot"), "{told:?}");
-    let text = format!("{text}\n[slot.bad]\nbackend = \"builtin:tpu\"\n");
-    operated.configure(&text)?;
+    operated.configure(&format!("drain_deadline_s = -1\n{text}"))?;
     let told = operated.command(&["reload"])?;
-    ensure!(!told.success && told.error.contains("[slot.bad]"), "{told:?}");
+    ensure!(
+        !told.success && told.error.contains("line 1: drain_deadline_s"),
+        "{told:?}"
+    );
     ensure!(operated.models()? == ["chat"] && generation(&operated, "chat")? == 1);
     Ok(())
 }
@@ -143,6 +149,67 @@ fn what_fails_in_a_reload_keeps_what_it_has_and_is_tried_again() -> Result<()> {
         "only what was left to do: {told:?}"
     );
     ensure!(operated.answer("bad")? == operated.answer("good")?);
+    Ok(())
+}
+
+#[test]
+fn what_only_a_restart_applies_is_named() -> Result<()> {
+    let slot = scripted("")?;
+    let operated = Operated::start_with("drain_deadline_s = 5", &[("chat", &slot)])?;
+    operated.configure(&configuration("drain_deadline_s = 6", &[("chat", &slot)]))?;
+    let told = operated.command(&["reload"])?;
+    ensure!(
+        !told.success && told.out.contains("drain_deadline_s has changed: restart"),
+        "{told:?}"
+    );
+    operated.configure(&configuration("drain_deadline_s = 5", &[("chat", &slot)]))?;
+    ensure!(operated.command(&["reload"])?.success);
+    Ok(())
+}
+
+#[test]
+fn a_reload_whose_asker_has_gone_is_carried_out_and_remembered() -> Result<()> {
+    let operated = Operated::start(&[("chat", &scripted("")?)])?;
+    operated.configure(&configuration(
+        "",
+        &[("chat", &scripted("set salt 2\nset load_ms 500")?)],
+    ))?;
+    let mut events = operated.events()?;
+    let mut asker = Command::new(artifacts()?.join("met-host"))
+        .args(["reload", "--admin", &operated.admin()])
+        .spawn()?;
+    events.wait_for("step_begun", Some("load"))?;
+    asker.kill()?;
+    asker.wait()?;
+    // Waits for the one that is under way.
+    let told = operated.command(&["reload"])?;
+    ensure!(
+        told.success && told.out.contains("nothing has changed"),
+        "{told:?}"
+    );
+    ensure!(generation(&operated, "chat")? == 2);
+    Ok(())
+}
+
+#[test]
+fn hang_ups_that_come_during_a_reload_are_one() -> Result<()> {
+    let slot = scripted("")?;
+    let operated = Operated::start(&[("chat", &slot)])?;
+    operated.configure(&configuration("", &[("chat", &scripted("set load_ms 3600000")?)]))?;
+    let mut events = operated.events()?;
+    hang_up(&operated)?;
+    let id = events.wait_for("step_begun", Some("load"))?["id"].clone();
+    operated.configure(&configuration("", &[("chat", &slot)]))?;
+    for _ in 0..20 {
+        hang_up(&operated)?;
+    }
+    operated.send("POST", &format!("/swaps/{id}/cancel"), &Value::Null)?;
+    let reloads = || operated.server.log().matches("was read again").count();
+    eventually("the file was read again", || Ok(reloads() >= 2))?;
+    // After every other that may be waiting.
+    ensure!(operated.command(&["reload"])?.success);
+    ensure!(reloads() <= 3, "{}", operated.server.log());
+    ensure!(generation(&operated, "chat")? == 1);
     Ok(())
 }
 

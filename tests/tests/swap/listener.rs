@@ -10,6 +10,7 @@ use met_tests::{
 use serde_json::{Value, json};
 use std::{
     net::{TcpListener, TcpStream},
+    os::unix::net::UnixStream,
     process::Command,
 };
 
@@ -55,20 +56,58 @@ fn a_tcp_listener_answers_only_to_its_token() -> Result<()> {
         "{reply:?}"
     );
 
-    let command = |token: &str| {
+    // The bounds of the public listener hold for whoever has no token.
+    let many = "a: b\r\n".repeat(100);
+    let reply = send(
+        TcpStream::connect(&address)?,
+        "GET",
+        "/slots",
+        &Value::Null,
+        &many,
+    )?;
+    ensure!(
+        reply.status == 431 && reply.json["error"]["code"] == "headers_too_large",
+        "{reply:?}"
+    );
+
+    let command = |verb: &[&str], token: &str| {
         Command::new(artifacts()?.join("met-host"))
-            .args(["status", "--json", "--admin", &address])
+            .args(verb)
+            .args(["--json", "--admin", &address])
             .env("MET_ADMIN_TOKEN", token)
             .output()
             .context("met-host didn't start")
     };
-    ensure!(command("open sesame")?.status.success());
-    let refused = command("")?;
-    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
-    ensure!(
-        !refused.status.success() && error.contains("MET_ADMIN_TOKEN"),
-        "{error}"
-    );
+    ensure!(command(&["status"], "open sesame")?.status.success());
+    for verb in [&["status"][..], &["swap", "chat"], &["events"]] {
+        let refused = command(verb, "open sesam")?;
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        ensure!(
+            !refused.status.success() && error.contains("MET_ADMIN_TOKEN"),
+            "{error}"
+        );
+        let json: Value = serde_json::from_slice(&refused.stdout)?;
+        ensure!(json["error"]["code"] == "invalid_token", "{verb:?}: {json}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_that_ends_leaves_the_socket_of_the_next_one() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("admin.sock");
+    let admin = format!("unix:{}", socket.display());
+    let model = fixture("tiny-q4_1.gguf");
+    let args = ["--model", &*model.to_string_lossy(), "--admin", &admin];
+    let mut first = Server::start(&args)?;
+    ensure!(Server::start(&args).is_err(), "the first one listens there");
+    std::fs::remove_file(&socket)?;
+    let mut second = Server::start(&args)?;
+    ensure!(first.stop()?.success(), "{}", first.log());
+    let reply = send(UnixStream::connect(&socket)?, "GET", "/slots", &Value::Null, "")?;
+    ensure!(reply.status == 200, "{reply:?}");
+    ensure!(second.stop()?.success(), "{}", second.log());
+    ensure!(!socket.exists(), "its own is gone with it");
     Ok(())
 }
 
@@ -125,7 +164,12 @@ fn a_stop_during_a_load_gives_the_candidate_up_and_lets_streams_finish() -> Resu
             "{plan}: {status}\n{log}"
         );
         ensure!(
-            log.contains("torn down") && log.contains("cancelled"),
+            log.contains("outcome=\"cancelled\"") || log.contains("outcome=\"down\""),
+            "{log}"
+        );
+        // A stop brings no incumbent back.
+        ensure!(
+            log.contains("torn down") == (plan == "side_by_side") && !log.contains("of=Restored ms="),
             "{plan}: {log}"
         );
         if let Some(stream) = stream {
@@ -152,5 +196,37 @@ fn a_stop_during_a_drain_ends_what_the_swap_has_begun() -> Result<()> {
     ensure!(status.success() && !log.contains("panicked"), "{status}\n{log}");
     ensure!(log.contains("swapped"), "the swap comes to its end: {log}");
     ensure!(stream.rest()? == undisturbed, "the stream finishes");
+    Ok(())
+}
+
+#[test]
+fn a_stop_cuts_what_a_swap_drains_at_its_own_deadline_and_tears_it_down() -> Result<()> {
+    for plan in ["side_by_side", "drain_first"] {
+        let mut operated = Operated::start_with(
+            "drain_deadline_s = 0.5",
+            &[("chat", &scripted("set step_us 20000")?)],
+        )?;
+        let body = json!({"model": "chat", "prompt": "Once", "max_tokens": 1500, "temperature": 0});
+        let mut events = operated.events()?;
+        let stream = Stream::start(&operated.server, &body)?;
+        let order = json!({"plan": plan, "drain_deadline_s": 3600});
+        operated.begin_swap("chat", &with(&scripted("")?, order))?;
+        events.wait_for("step_begun", Some("drain"))?;
+        let status = operated.server.stop()?;
+        let log = operated.server.log();
+        ensure!(status.success() && !log.contains("panicked"), "{status}\n{log}");
+        let heard = stream.rest()?;
+        ensure!(
+            heard.error.is_some() && heard.done,
+            "{plan}: it ends in due form: {heard:?}"
+        );
+        let torn_down = match plan {
+            // By the swap, once it is cut.
+            "side_by_side" => "teardown id=2 slot=\"chat\" of=Incumbent",
+            // By the server, to which the swap gives it back.
+            _ => "torn down slot=\"chat\" generation=1",
+        };
+        ensure!(log.contains(torn_down), "{plan}: {log}");
+    }
     Ok(())
 }

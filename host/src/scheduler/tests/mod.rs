@@ -1,7 +1,10 @@
 //! What a reader would ask of the scheduler first, one at a time. The [`simulation`](super::simulation) has the rest.
 
 use super::*;
-use crate::request::{FinishReason, SessionId};
+use crate::{
+    kept::Kept,
+    request::{FinishReason, SessionId},
+};
 use met_backend_api::{Error, RowOutput, Ticket, TokenLogprob, Want};
 use std::time::Duration;
 
@@ -130,14 +133,19 @@ impl Driver {
             }
         };
         let outputs: Vec<RowOutput> = self.scheduler.batch().iter().map(sample).collect();
-        self.ticket += 1;
-        self.tell(Input::Submitted { ticket: self.ticket });
-        self.perform();
+        self.submitted();
         self.tell(Input::Collected {
             rows: &outputs,
             top: &[],
             elapsed,
         });
+    }
+
+    /// Takes the planned step, which is not collected yet.
+    fn submitted(&mut self) {
+        self.ticket += 1;
+        self.tell(Input::Submitted { ticket: self.ticket });
+        self.perform();
     }
 
     fn step(&mut self) -> Vec<(u64, usize)> {
@@ -304,4 +312,32 @@ fn a_token_that_the_model_does_not_have_fences() {
     assert!(
         matches!(&driver.events(1)[..], [Event::Failed(Failure::Backend(why))] if why.contains("token 100"))
     );
+}
+
+#[test]
+fn a_row_that_is_in_the_step_already_is_not_taken_out_for_a_younger_one() {
+    let mut driver = Driver::new(Limits {
+        block_count: 5,
+        max_in_flight: 2,
+        ..LIMITS
+    });
+    driver.submit(1, 14, 50);
+    driver.step();
+    // As it comes from another generation, with all of its blocks but the last token of them.
+    driver.tell(Input::Submit {
+        id: RequestId(2),
+        request: Request {
+            prompt: vec![2; 48],
+            generated: 1,
+            max_tokens: 20,
+            kept: Some(Kept::in_memory(47, Vec::new())),
+            ..Request::default()
+        },
+    });
+    assert_eq!(driver.step(), [(1, 1)]);
+    assert_eq!(driver.plan(), [(1, 1), (2, 1)]);
+    driver.submitted();
+    // Each of the two needs a block more, and there is one.
+    assert_eq!(driver.plan(), [(1, 0)]);
+    assert_eq!(driver.scheduler.counts().active, 2, "nobody gave way");
 }

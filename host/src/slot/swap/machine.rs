@@ -159,8 +159,8 @@ impl Machine {
         possible
     }
 
-    /// The step in progress succeeded or failed. A failed drain, teardown or unload is a matter for the
-    /// report; it doesn't stop the swap.
+    /// The step in progress succeeded or failed. A failed teardown or unload is a matter for the report; it doesn't
+    /// stop the swap. A drain fails only where it is given up after a cancel: then the incumbent serves again.
     pub fn done(&mut self, succeeded: bool) -> Next {
         use Subject::*;
         use Verb::*;
@@ -184,7 +184,13 @@ impl Machine {
             }
             (Candidate, Unload) => None,
 
-            (Incumbent, Drain) => Some((Incumbent, Teardown)),
+            (Incumbent, Drain) if self.cancelled && !succeeded => Some((Incumbent, Switch)),
+            (Incumbent, Switch) if succeeded => {
+                self.candidate_failed = true;
+                self.switched = true;
+                None
+            }
+            (Incumbent, Drain | Switch) => Some((Incumbent, Teardown)),
             (Incumbent, Teardown) => Some((Incumbent, Unload)),
             (Incumbent, Unload) if !self.has_candidate || self.switched => None,
             (Incumbent, Unload) if self.cancelled => {
@@ -255,8 +261,8 @@ mod tests {
                 }
                 Verb::Verify => assert!(self.loaded.contains(&step.of)),
                 Verb::Switch => {
-                    assert!(succeeded && self.loaded.contains(&step.of));
-                    self.serving = Some(step.of);
+                    assert!(self.loaded.contains(&step.of));
+                    self.serving = Some(step.of).filter(|_| succeeded);
                 }
                 Verb::Drain => {
                     assert!(self.loaded.contains(&step.of));
@@ -289,7 +295,7 @@ mod tests {
         }
         for cancel in [false, true] {
             for succeeded in [false, true] {
-                if step.verb == Verb::Switch && !succeeded {
+                if step.verb == Verb::Switch && step.of != Subject::Incumbent && !succeeded {
                     continue; // a pointer store
                 }
                 let (mut machine, mut world) = (machine.clone(), world.clone());

@@ -20,6 +20,8 @@ use tokio::sync::broadcast;
 
 /// How long the threads of a library may take to end once its engine thread has.
 const UNLOAD_WAIT: Duration = Duration::from_secs(5);
+/// How often a drain looks whether it is to stop.
+const POLL: Duration = Duration::from_millis(20);
 /// How often a load tells how far it is.
 const PROGRESS: Duration = Duration::from_millis(100);
 
@@ -141,20 +143,23 @@ impl<T: ModelText> Swap<'_, T> {
             return Ok(());
         };
         let mut order = order.clone();
+        // From here on: a fetch may take long.
+        self.performer.slot.hold(order.hold);
         let source = match order.spec.model.path.as_str() {
             "" => Ok(ModelSource::Default),
             path => ModelSource::parse(path),
         };
         let source = source.map_err(|error| error.to_string())?;
-        let path = fetch::resolve(&source).map_err(|error| error.to_string())?;
+        let control = self.performer.control;
+        let path = fetch::resolve_unless(&source, &|| control.is_given_up(Subject::Candidate));
+        let path = path.map_err(|error| error.to_string())?;
         order.spec.model.path = path.to_string_lossy().as_ref().into();
-        if self.performer.control.is_cancelled() {
+        if control.is_cancelled() {
             return Err("cancelled".to_owned());
         }
         if self.incumbent.is_some() {
             self.report.plan = Some(choose(order.plan, self.need(&order.spec), self.free(&order.spec)));
         }
-        self.performer.slot.hold(order.hold);
         self.wanted = Some(order);
         Ok(())
     }
@@ -222,9 +227,7 @@ impl<T: ModelText> Swap<'_, T> {
     fn load(&mut self, of: Subject) -> Result<(), String> {
         let spec = self.spec(of).ok_or("nobody knows how it was loaded")?;
         let services = self.services();
-        if of == Subject::Candidate {
-            self.performer.control.loads_with(&services);
-        }
+        self.performer.control.loads_with(of, &services);
         match load(&self.performer.slot, &spec, &services) {
             Ok(generation) => {
                 log_load(self.performer.slot.name(), &generation);
@@ -255,14 +258,18 @@ impl<T: ModelText> Swap<'_, T> {
             _ => super::Verify::Prompts,
         };
         let generation = self.of(of).ok_or("there is nothing to try")?;
-        verify(generation, &how, || {
-            of == Subject::Candidate && self.performer.control.is_cancelled()
-        })
+        verify(generation, &how, || self.performer.control.is_given_up(of))
     }
 
     fn switch(&mut self, of: Subject) -> Result<(), String> {
         let generation = self.of(of).ok_or("there is nothing to switch to")?;
         let slot = &self.performer.slot;
+        if of == Subject::Incumbent {
+            if !generation.engine().is_open() {
+                return Err("it takes no requests any more".to_owned());
+            }
+            generation.reopen();
+        }
         if let Some(spec) = generation.spec() {
             slot.set_spec(spec.clone());
         }
@@ -271,7 +278,8 @@ impl<T: ModelText> Swap<'_, T> {
         Ok(())
     }
 
-    /// Lets the incumbent's requests come to their end, here or elsewhere.
+    /// Lets the incumbent's requests come to their end, here or elsewhere. Where the swap is cancelled before that, the
+    /// incumbent takes requests again, unless it has given its own away, or is broken.
     fn drain(&mut self) -> Result<(), String> {
         let Some(incumbent) = &self.incumbent else {
             return Ok(());
@@ -292,16 +300,24 @@ impl<T: ModelText> Swap<'_, T> {
         };
         let deadline = match in_flight {
             InFlight::Cancel => Duration::ZERO,
-            InFlight::Finish => deadline,
-            InFlight::Carry => {
-                if self.can_carry(incumbent) {
-                    incumbent.engine().move_out();
-                }
-                deadline
-            }
+            InFlight::Finish | InFlight::Carry => deadline,
         };
-        incumbent.drain(deadline);
-        Ok(())
+        if in_flight == InFlight::Carry && self.can_carry(incumbent) {
+            incumbent.engine().move_out();
+        }
+        let (began, control) = (Instant::now(), self.performer.control);
+        loop {
+            let until = control
+                .stops_at()
+                .map_or(began + deadline, |stop| stop.min(began + deadline));
+            let left = until.saturating_duration_since(Instant::now());
+            if incumbent.drain(left.min(POLL)) == 0 || left.is_zero() {
+                return Ok(());
+            }
+            if control.is_cancelled() && incumbent.engine().is_open() {
+                return Err("cancelled".to_owned());
+            }
+        }
     }
 
     fn teardown(&mut self, of: Subject) -> Result<(), String> {

@@ -5,7 +5,7 @@ use super::{
     control::Control,
     perform::{Done, Performer},
 };
-use crate::slot::{Generation, GenerationEnd, ModelText, Slot, Slots};
+use crate::slot::{Generation, GenerationEnd, ModelText, Slot, Slots, check_name};
 use std::{
     collections::{BTreeMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,6 +18,9 @@ use tokio::sync::{broadcast, oneshot};
 const REPORTS: usize = 64;
 /// Events that a slow listener may lag behind before it misses some.
 const EVENTS: usize = 1024;
+
+/// How long a swap may take to come to its end once the requests of a server that stops are cut.
+const WIND_UP: Duration = Duration::from_secs(20);
 
 /// Swaps that ended, by slot and outcome.
 pub const SWAPS: &str = "met_swaps_total";
@@ -62,6 +65,12 @@ pub enum Refusal {
     Unknown {
         /// Its name.
         slot: String,
+    },
+    /// No slot may have this name.
+    #[error("{reason}")]
+    Name {
+        /// What a name is.
+        reason: String,
     },
     /// There is such a slot already.
     #[error("there is a slot {slot:?} already; swap it, or unload it first")]
@@ -129,14 +138,17 @@ impl<T: ModelText> Supervisor<T> {
         let there = self.slots.get(name);
         let slot = match (&order, there) {
             (Order::Load(_), Some(_)) => return Err(Refusal::Exists { slot }),
-            (Order::Load(_), None) => self.slots.add(name),
+            (Order::Load(_), None) => {
+                check_name(name).map_err(|reason| Refusal::Name { reason })?;
+                self.slots.add(name)
+            }
             (Order::Swap(_) | Order::Unload { .. }, None) => return Err(Refusal::Unknown { slot }),
             (Order::Swap(_) | Order::Unload { .. }, Some(there)) => there,
         };
         let is_load = matches!(order, Order::Load(_));
         state.last_id += 1;
         let id = state.last_id;
-        let control = Arc::new(Control::default());
+        let control = Arc::new(Control::of(&order));
         state.busy.insert(name.to_owned(), (id, Arc::clone(&control)));
         drop(state);
         let (tell, report) = oneshot::channel();
@@ -185,25 +197,39 @@ impl<T: ModelText> Supervisor<T> {
         self.lock().busy.get(name).map(|(id, _)| *id)
     }
 
+    /// Whether no swap runs.
+    pub fn is_idle(&self) -> bool {
+        self.lock().busy.is_empty()
+    }
+
     /// Generations with a call that did not come back, with their slots' names.
     pub fn stuck(&self) -> Vec<(String, Arc<Generation<T>>)> {
         self.release_stuck();
         self.lock().stuck.clone()
     }
 
-    /// Takes no orders any more, cancels those that run and waits for them, then ends every slot: all until
-    /// `deadline`. The last event says so. Blocks the calling thread.
+    /// Takes no orders any more, cancels those that run and waits for them, then ends every slot. Requests may run
+    /// until `deadline`. The last event says so. Blocks the calling thread.
     pub fn shutdown(&self, deadline: Duration) -> Vec<(String, GenerationEnd)> {
         let began = Instant::now();
         let mut state = self.lock();
         state.closing = true;
         for (_, control) in state.busy.values() {
-            control.cancel();
+            control.stop(began + deadline);
         }
+        let patience = deadline.saturating_add(WIND_UP);
         let waited = self
             .changed
-            .wait_timeout_while(state, deadline, |state| !state.busy.is_empty());
-        drop(waited);
+            .wait_timeout_while(state, patience, |state| !state.busy.is_empty());
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        for (slot, (id, _)) in &state.busy {
+            tracing::error!(
+                id,
+                slot,
+                "the swap has come to no end; what it holds goes with the process"
+            );
+        }
+        drop(state);
         let ends = self.slots.shutdown(deadline.saturating_sub(began.elapsed()));
         self.release_stuck();
         let _ = self.events.send(SwapEvent::Stopped);

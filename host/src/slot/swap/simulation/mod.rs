@@ -50,7 +50,7 @@ fn simulation() {
 }
 
 /// What the simulation is for.
-const WHAT: [&str; 20] = [
+const WHAT: [&str; 21] = [
     "loaded",
     "swapped",
     "unloaded",
@@ -58,6 +58,7 @@ const WHAT: [&str; 20] = [
     "cancelled",
     "rolled_back",
     "down",
+    "drain given up",
     "client served",
     "client held",
     "client turned away",

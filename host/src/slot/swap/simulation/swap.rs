@@ -21,6 +21,7 @@ pub(super) struct SimSwap {
     begun: bool,
     plan: Plan,
     in_flight: InFlight,
+    cancelled: bool,
     model: u32,
     restored_model: u32,
     incumbent: Option<u64>,
@@ -49,6 +50,7 @@ impl World {
             plan,
             in_flight: [InFlight::Finish, InFlight::Carry, InFlight::Cancel]
                 [self.random.between(0, 2) as usize],
+            cancelled: false,
             model: MODELS[self.random.between(0, 1) as usize],
             restored_model: incumbent.map_or(0, |incumbent| self.generations[&incumbent].model),
             incumbent,
@@ -59,7 +61,7 @@ impl World {
 
     pub fn cancel_swap(&mut self) {
         if let Some(swap) = &mut self.swap {
-            swap.machine.cancel();
+            swap.cancelled |= swap.machine.cancel();
         }
     }
 
@@ -114,6 +116,9 @@ impl World {
     fn switch(&mut self, swap: &SimSwap) -> Option<bool> {
         let to = swap.of(swap.step.of);
         assert!(to.is_some(), "nothing to switch to");
+        if swap.step.of == Subject::Incumbent && to.is_some_and(|to| !self.generations[&to].is_open()) {
+            return Some(false);
+        }
         let (from, held) = self.door.switch(to);
         assert!(from.is_none() || from == swap.incumbent);
         for key in held {
@@ -137,7 +142,14 @@ impl World {
                 self.take(number, events.unwrap_or_default());
             }
         }
-        let unused = self.generations[&number].is_unused();
+        let (unused, is_open) = {
+            let incumbent = &self.generations[&number];
+            (incumbent.is_unused(), incumbent.is_open())
+        };
+        if swap.cancelled && !unused && is_open && swap.in_flight != InFlight::Cancel {
+            self.reached.count("drain given up");
+            return Some(false);
+        }
         (unused || swap.in_flight == InFlight::Cancel || self.random.chance(20)).then_some(true)
     }
 
