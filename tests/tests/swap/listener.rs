@@ -169,7 +169,7 @@ fn a_stop_during_a_load_gives_the_candidate_up_and_lets_streams_finish() -> Resu
         );
         // A stop brings no incumbent back.
         ensure!(
-            log.contains("torn down") == (plan == "side_by_side") && !log.contains("of=Restored ms="),
+            log.contains("torn down") == (plan == "side_by_side") && !log.contains("generation=3"),
             "{plan}: {log}"
         );
         if let Some(stream) = stream {

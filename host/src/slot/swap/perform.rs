@@ -225,6 +225,9 @@ impl<T: ModelText> Swap<'_, T> {
     }
 
     fn load(&mut self, of: Subject) -> Result<(), String> {
+        if self.performer.control.is_given_up(of) {
+            return Err("cancelled".to_owned());
+        }
         let spec = self.spec(of).ok_or("nobody knows how it was loaded")?;
         let services = self.services();
         self.performer.control.loads_with(of, &services);
