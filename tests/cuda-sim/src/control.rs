@@ -29,12 +29,13 @@ pub unsafe extern "C" fn met_sim_fail(name: *const c_char, n: u64, code: c_int) 
     0
 }
 
-/// Forgets failures to come, call counts and the last error. Contexts and memory stay.
+/// Forgets failures to come, call counts, what contexts left and the last error. Contexts and memory stay.
 #[unsafe(no_mangle)]
 pub extern "C" fn met_sim_reset() {
     let mut driver = locked();
     driver.failures.clear();
     driver.calls.clear();
+    driver.left.clear();
     driver.last_error.clear();
     driver.issued = 0;
 }
@@ -51,18 +52,18 @@ pub extern "C" fn met_sim_pending_failures() -> u64 {
 /// Each pointer is null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn met_sim_live(bytes: *mut u64, count: *mut u64) {
-    let (live_bytes, live_count) = locked().live();
-    for (to, value) in [(bytes, live_bytes), (count, live_count)] {
+    let driver = locked();
+    for (to, kind) in [(bytes, "bytes"), (count, "allocations")] {
         if !to.is_null() {
             // SAFETY: the caller's promise.
-            unsafe { to.write(value) };
+            unsafe { to.write(driver.objects(kind).unwrap_or_default()) };
         }
     }
 }
 
-/// How many objects of a kind are alive: `contexts`, `streams`, `events`, `modules`, `graphs`, `executables`,
-/// `pinned` (allocations), `pinned_bytes`, `pools` (made by the program), `module_bytes`, `reserved_bytes`
-/// (held by pools). -1 for an unknown kind.
+/// How many objects of a kind are alive: `contexts`, `allocations` and `bytes` (of the program's device memory),
+/// `streams`, `events`, `modules`, `graphs`, `executables`, `pinned` (allocations), `pinned_bytes`, `pools` (made by
+/// the program), `module_bytes`, `reserved_bytes` (held by pools). -1 for an unknown kind.
 ///
 /// # Safety
 /// `kind` points to a zero-terminated text.
@@ -74,6 +75,21 @@ pub unsafe extern "C" fn met_sim_objects(kind: *const c_char) -> i64 {
     // SAFETY: the caller's promise.
     let kind = unsafe { CStr::from_ptr(kind) }.to_str().unwrap_or_default();
     locked().objects(kind).map_or(-1, |count| count as i64)
+}
+
+/// How many objects of a kind were alive when a context ended, all together since the start or the last reset: what the
+/// program had not given back. -1 for a kind that programs don't make.
+///
+/// # Safety
+/// `kind` points to a zero-terminated text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn met_sim_left(kind: *const c_char) -> i64 {
+    if kind.is_null() {
+        return -1;
+    }
+    // SAFETY: the caller's promise.
+    let kind = unsafe { CStr::from_ptr(kind) }.to_str().unwrap_or_default();
+    locked().left(kind).map_or(-1, |count| count as i64)
 }
 
 /// Calls of driver function `name` since the start or the last reset; `*` is all.

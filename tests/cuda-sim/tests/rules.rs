@@ -19,6 +19,12 @@ fn objects(kind: &str) -> i64 {
     unsafe { control::met_sim_objects(kind.as_ptr()) }
 }
 
+fn left(kind: &str) -> i64 {
+    let kind = CString::new(kind).unwrap();
+    // SAFETY: the text ends with a zero byte.
+    unsafe { control::met_sim_left(kind.as_ptr()) }
+}
+
 fn free_bytes() -> usize {
     let (mut free, mut total) = (0, 0);
     // SAFETY: the pointers are those of locals.
@@ -142,6 +148,7 @@ fn handles_are_those_that_were_given_and_are_alive() {
 #[test]
 fn the_last_release_takes_everything_along() {
     let sim = Sim::new();
+    control::met_sim_reset();
     sim.alloc(1000);
     let (mut stream, mut context) = (0, 0);
     // SAFETY: the pointers are those of locals.
@@ -155,6 +162,13 @@ fn the_last_release_takes_everything_along() {
         );
         check(cu::cuDevicePrimaryCtxRelease_v2(0)).unwrap();
         assert_eq!((live(), objects("streams"), objects("contexts")), ((0, 0), 0, 0));
+        assert_eq!(
+            ["allocations", "bytes", "streams", "events", "pools"].map(left),
+            [1, 1000, 1, 0, -1],
+            "what the program had not given back"
+        );
+        control::met_sim_reset();
+        assert_eq!(left("bytes"), 0);
         assert_eq!(
             check(cu::cuDevicePrimaryCtxRelease_v2(0)),
             Err(Code::INVALID_CONTEXT)

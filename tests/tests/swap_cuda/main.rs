@@ -2,5 +2,7 @@
 
 mod faults;
 mod hybrid;
+mod model;
 mod server;
 mod simulator;
+mod world;

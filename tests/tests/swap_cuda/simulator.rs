@@ -1,9 +1,12 @@
 //! The driver that stands for a card's, in this process.
 
 use libloading::Library;
+use met_host::engine::LedgerItem;
 use std::{
-    ffi::{CStr, c_char, c_int},
-    path::PathBuf,
+    collections::BTreeMap,
+    ffi::{CString, c_char, c_int},
+    path::{Path, PathBuf},
+    process::Command,
     sync::OnceLock,
 };
 
@@ -25,6 +28,21 @@ pub fn library(name: &str) -> PathBuf {
     program.with_file_name(name)
 }
 
+/// The same without what only a debugger needs: nine tenths of the file, which each load copies. Where the tools of a C
+/// compiler lack `strip`, as it is.
+pub fn stripped(name: &str, folder: &Path) -> PathBuf {
+    let (whole, stripped) = (library(name), folder.join(name));
+    let made = Command::new("strip")
+        .arg("-o")
+        .arg(&stripped)
+        .arg(&whole)
+        .status();
+    match made {
+        Ok(status) if status.success() => stripped,
+        _ => whole,
+    }
+}
+
 /// What a failed call leaves: nothing, no memory, or a context that is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
@@ -36,42 +54,28 @@ pub enum Code {
 impl Simulator {
     /// Bytes of device memory that the program holds.
     pub fn live_bytes(&self) -> u64 {
-        let (mut bytes, mut count) = (0, 0);
-        // SAFETY: the signature is that of the exported function; the pointers are those of locals.
-        unsafe {
-            let live = self
-                .0
-                .get::<unsafe extern "C" fn(*mut u64, *mut u64)>(b"met_sim_live");
-            live.expect("exported")(&raw mut bytes, &raw mut count);
-        }
-        bytes
+        self.ask("met_sim_objects", "bytes")
     }
 
-    /// Every kind of which something is alive, with how much.
-    pub fn alive(&self) -> Vec<(&'static CStr, i64)> {
-        let kinds = [
-            c"contexts",
-            c"streams",
-            c"events",
-            c"modules",
-            c"graphs",
-            c"executables",
-            c"pinned",
-        ];
-        let memory = self.live_bytes().cast_signed();
-        let counts = kinds.map(|kind| (kind, self.objects(kind)));
-        let all = counts.into_iter().chain([(c"bytes", memory)]);
-        all.filter(|(_, count)| *count != 0).collect()
+    /// What is alive.
+    pub fn alive(&self) -> Holdings {
+        self.holdings("met_sim_objects")
     }
 
-    /// Makes the `n`-th call from now, of any function, fail.
-    pub fn fail(&self, n: u64, code: Code) {
+    /// What was alive when contexts ended, since the last reset.
+    pub fn left(&self) -> Holdings {
+        self.holdings("met_sim_left")
+    }
+
+    /// Makes the `n`-th call of a function from now fail.
+    pub fn fail(&self, function: &str, n: u64, code: Code) {
+        let function = CString::new(function).expect("no zero byte");
         // SAFETY: the signature is that of the exported function; the text ends in a zero.
         let refused = unsafe {
             let fail = self
                 .0
                 .get::<unsafe extern "C" fn(*const c_char, u64, c_int) -> c_int>(b"met_sim_fail");
-            fail.expect("exported")(c"*".as_ptr(), n, code as c_int)
+            fail.expect("exported")(function.as_ptr(), n, code as c_int)
         };
         assert_eq!(refused, 0, "the simulator takes the order");
     }
@@ -99,22 +103,80 @@ impl Simulator {
 
     /// Calls since the last reset.
     pub fn calls(&self) -> u64 {
-        // SAFETY: the signature is that of the exported function; the text ends in a zero.
-        unsafe {
-            let count = self
+        self.ask("met_sim_count", "*")
+    }
+
+    /// Calls since the last reset, by function.
+    pub fn calls_by_function(&self) -> BTreeMap<String, u64> {
+        let mut text = vec![0u8; 1 << 14];
+        // SAFETY: the signature is that of the exported function; the text has this much room.
+        let length = unsafe {
+            let calls = self
                 .0
-                .get::<unsafe extern "C" fn(*const c_char) -> u64>(b"met_sim_count");
-            count.expect("exported")(c"*".as_ptr())
+                .get::<unsafe extern "C" fn(*mut c_char, usize) -> usize>(b"met_sim_calls");
+            calls.expect("exported")(text.as_mut_ptr().cast(), text.len())
+        };
+        assert!(length < text.len(), "there is room for all");
+        let text = str::from_utf8(&text[..length]).expect("names are ASCII");
+        let line = |line: &str| {
+            let (name, count) = line.split_once(' ')?;
+            Some((name.to_owned(), count.parse().ok()?))
+        };
+        text.lines().filter_map(line).collect()
+    }
+
+    fn holdings(&self, function: &str) -> Holdings {
+        let count = |kind: &str| self.ask(function, kind);
+        Holdings {
+            memory: count("bytes"),
+            pinned: count("pinned_bytes"),
+            streams: count("streams"),
+            events: count("events"),
+            graphs: count("graphs") + count("executables"),
+            modules: count("modules"),
         }
     }
 
-    fn objects(&self, kind: &CStr) -> i64 {
-        // SAFETY: the signature is that of the exported function; the text ends in a zero.
-        unsafe {
-            let objects = self
+    /// What an exported function says of a name.
+    fn ask(&self, function: &str, name: &str) -> u64 {
+        let name = CString::new(name).expect("no zero byte");
+        // SAFETY: all functions that are asked take a text that ends in a zero and give 64 bits.
+        let count = unsafe {
+            let function = self
                 .0
-                .get::<unsafe extern "C" fn(*const c_char) -> i64>(b"met_sim_objects");
-            objects.expect("exported")(kind.as_ptr())
+                .get::<unsafe extern "C" fn(*const c_char) -> i64>(function.as_bytes());
+            function.expect("exported")(name.as_ptr())
+        };
+        u64::try_from(count).expect("the simulator knows the name")
+    }
+}
+
+/// Bytes of device memory and of pinned memory, and how many of the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    pub memory: u64,
+    pub pinned: u64,
+    pub streams: u64,
+    pub events: u64,
+    pub graphs: u64,
+    pub modules: u64,
+}
+
+impl Holdings {
+    /// Of entries of a ledger.
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a LedgerItem>) -> Self {
+        let mut all = Self::default();
+        for LedgerItem { kind, bytes, .. } in entries {
+            match kind.as_str() {
+                "memory" => all.memory += bytes,
+                "pinned" => all.pinned += bytes,
+                "stream" => all.streams += 1,
+                "event" => all.events += 1,
+                "graph" => all.graphs += 1,
+                "module" => all.modules += 1,
+                other => panic!("{other} is nothing of a card's"),
+            }
         }
+        all
     }
 }

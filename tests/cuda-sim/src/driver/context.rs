@@ -75,7 +75,7 @@ api! {
         context.retained -= 1;
         if context.retained == 0 {
             d.drain_all();
-            d.context = None;
+            d.end_context();
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ api! {
     /// Destroys everything in the primary context, whoever uses it.
     fn cuDevicePrimaryCtxReset_v2(device: c_int) |d| {
         d.device(device)?;
-        d.context = None;
+        d.end_context();
         Ok(())
     }
 

@@ -18,6 +18,19 @@ use crate::code::Code;
 /// Bytes that a context itself takes of the device's memory.
 pub(super) const CONTEXT_BYTES: u64 = 16 << 20;
 
+/// Kinds of what a program makes in a context and is to give back.
+const MADE_BY_PROGRAMS: [&str; 9] = [
+    "allocations",
+    "bytes",
+    "streams",
+    "events",
+    "modules",
+    "graphs",
+    "executables",
+    "pinned",
+    "pinned_bytes",
+];
+
 /// Everything that the driver knows.
 pub(crate) struct Driver {
     pub(crate) settings: Settings,
@@ -31,6 +44,8 @@ pub(crate) struct Driver {
     pub(crate) last_error: String,
     /// Warp instructions that kernels have issued.
     pub(crate) issued: u64,
+    /// What was alive when contexts ended, by kind.
+    pub(crate) left: BTreeMap<&'static str, u64>,
     next_handle: usize,
 }
 
@@ -76,6 +91,7 @@ impl Driver {
             calls: BTreeMap::new(),
             last_error: String::new(),
             issued: 0,
+            left: BTreeMap::new(),
             next_handle: 0x5ca1_e000_0000,
         }
     }
@@ -136,41 +152,56 @@ impl Driver {
 }
 
 impl Driver {
-    /// Bytes and count of the device memory that the program has.
-    pub(crate) fn live(&self) -> (u64, u64) {
-        let Some(context) = &self.context else {
-            return (0, 0);
-        };
-        let mine = context
-            .allocations
-            .values()
-            .filter(|owned| matches!(owned.owner, Owner::Program | Owner::Pool(_)));
-        mine.fold((0, 0), |(bytes, count), owned| (bytes + owned.bytes, count + 1))
-    }
-
     /// How many objects of a kind are alive; `None` for an unknown kind.
     pub(crate) fn objects(&self, kind: &str) -> Option<u64> {
-        let Some(context) = &self.context else {
-            return Some(0);
+        match &self.context {
+            Some(context) => context.objects(kind),
+            None => Some(0),
+        }
+    }
+
+    /// How many objects of a kind were alive when a context ended; `None` for a kind that programs don't make.
+    pub(crate) fn left(&self, kind: &str) -> Option<u64> {
+        let is_made = MADE_BY_PROGRAMS.contains(&kind);
+        is_made.then(|| self.left.get(kind).copied().unwrap_or_default())
+    }
+
+    /// Ends the context and everything in it, and remembers what that was.
+    pub(super) fn end_context(&mut self) {
+        let Some(context) = self.context.take() else {
+            return;
         };
+        for kind in MADE_BY_PROGRAMS {
+            *self.left.entry(kind).or_default() += context.objects(kind).unwrap_or_default();
+        }
+    }
+}
+
+impl Context {
+    fn objects(&self, kind: &str) -> Option<u64> {
         let of = |owner| {
-            context
-                .allocations
+            self.allocations
                 .values()
                 .filter(move |owned| owned.owner == owner)
         };
+        let mine = || {
+            let all = self.allocations.values();
+            all.filter(|owned| matches!(owned.owner, Owner::Program | Owner::Pool(_)))
+        };
         Some(match kind {
             "contexts" => 1,
-            "streams" => context.streams.len() as u64 - 1,
-            "events" => context.events.len() as u64,
-            "modules" => context.modules.len() as u64,
-            "graphs" => context.graphs.len() as u64,
-            "executables" => context.executables.len() as u64,
+            "allocations" => mine().count() as u64,
+            "bytes" => mine().map(|owned| owned.bytes).sum(),
+            "streams" => self.streams.len() as u64 - 1,
+            "events" => self.events.len() as u64,
+            "modules" => self.modules.len() as u64,
+            "graphs" => self.graphs.len() as u64,
+            "executables" => self.executables.len() as u64,
             "pinned" => of(Owner::Pinned).count() as u64,
             "pinned_bytes" => of(Owner::Pinned).map(|owned| owned.bytes).sum(),
-            "pools" => context.pools.len() as u64 - 1,
+            "pools" => self.pools.len() as u64 - 1,
             "module_bytes" => of(Owner::Module).map(|owned| owned.bytes).sum(),
-            "reserved_bytes" => context.pools.values().map(|pool| pool.reserved).sum(),
+            "reserved_bytes" => self.pools.values().map(|pool| pool.reserved).sum(),
             _ => return None,
         })
     }
