@@ -3,10 +3,10 @@
 
 mod support;
 
-use met_backend_api::{ErrorKind, ResourceKind, Sampling, abi::ModelBox};
+use met_backend_api::{ErrorKind, Sampling, abi::ModelBox};
 use support::{
-    Simulator,
-    life::{Part, load, open, step},
+    Holdings, Simulator,
+    life::{Part, load, on_the_ledger, open, step},
     simulator,
 };
 
@@ -77,18 +77,18 @@ fn life(
         simulator.fail_of(function, n, code);
     }
     let tokens = decode(&mut model, context, steps);
-    let entries = backend.ledger().unwrap();
-    let memory = entries.iter().filter(|entry| entry.kind == ResourceKind::Memory);
-    let held: u64 = memory.map(|entry| entry.bytes).sum();
-    assert_eq!(held, simulator.live().0, "{failures:?}");
+    assert_eq!(on_the_ledger(&backend), simulator.alive(), "{failures:?}");
     // What fails is named, and given back at the second attempt, unless the context is lost.
     let _ = model.release_pools();
     drop(model);
     for _ in 0..2 {
         backend.sweep_unreleased().unwrap();
     }
+    let left = on_the_ledger(&backend);
+    let is_lost = failures.iter().any(|(_, _, code)| *code == LAUNCH_FAILED);
+    assert!(is_lost || left == Holdings::default(), "{failures:?}: {left:?}");
     drop(backend);
-    simulator.assert_empty(&format!("{failures:?}"));
+    assert_eq!(simulator.left(), left, "{failures:?}: at the context's end");
     tokens
 }
 

@@ -3,14 +3,13 @@
 mod support;
 
 use met_backend_api::{
-    Batch, BatchOutput, Error, ErrorKind, NO_SLOT, ResourceKind, Row, RowOutput, Sampling, TokenLogprob,
-    Want,
+    Batch, BatchOutput, Error, ErrorKind, NO_SLOT, Row, RowOutput, Sampling, TokenLogprob, Want,
     abi::{ModelBox, SampledBy},
     abi_stable::std_types::{RNone, RSlice, RSliceMut, RSome},
 };
 use support::{
     Simulator,
-    life::{load, open},
+    life::{load, on_the_ledger, open},
     simulator,
 };
 
@@ -160,10 +159,7 @@ fn every_call_fails_once(simulator: &Simulator) {
             }
         }
         simulator.reset();
-        let entries = backend.ledger().unwrap();
-        let memory = entries.iter().filter(|entry| entry.kind == ResourceKind::Memory);
-        let held: u64 = memory.map(|entry| entry.bytes).sum();
-        assert_eq!(held, simulator.live().0, "call {n}");
+        assert_eq!(on_the_ledger(&backend), simulator.alive(), "call {n}");
         assert_eq!(
             some_steps(model, 2).unwrap(),
             expected[..2],

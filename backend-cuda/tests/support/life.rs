@@ -1,5 +1,6 @@
 //! Generations behind the boundary, on any backend.
 
+use super::Holdings;
 use met_backend_api::{
     Batch, BatchOutput, Error, ModelInfo, ModelSpec, NO_SLOT, OpenSpec, Row, RowOutput, Sampling,
     TokenLogprob, Want,
@@ -13,6 +14,16 @@ use met_backend_api::{
 use met_kernels::{Ledger, cpu::CpuOps};
 use met_model::LoadedModel;
 use std::{cell::RefCell, path::PathBuf, rc::Rc};
+
+/// What a backend's ledger holds.
+pub fn on_the_ledger(backend: &BackendBox) -> Holdings {
+    let entries = backend.ledger().unwrap();
+    let kinds: Vec<_> = entries
+        .iter()
+        .map(|entry| (format!("{:?}", entry.kind).to_lowercase(), entry.bytes))
+        .collect();
+    Holdings::of(kinds.iter().map(|(kind, bytes)| (kind.as_str(), *bytes)))
+}
 
 /// A file of the fixtures.
 pub fn fixture(name: &str) -> PathBuf {

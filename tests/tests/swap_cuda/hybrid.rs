@@ -1,6 +1,6 @@
 //! Models with recurrent state on the simulated card, behind the real server.
 
-use crate::simulator::library;
+use crate::libraries::library;
 use anyhow::{Context, Result, ensure};
 use met_tests::{
     hybrid::{HYBRIDS, Hybrid, at_once, complete, kv_of},

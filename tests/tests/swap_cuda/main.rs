@@ -2,7 +2,10 @@
 
 mod faults;
 mod hybrid;
+mod libraries;
 mod model;
 mod server;
+#[path = "../../../backend-cuda/tests/support/simulator.rs"]
+#[allow(dead_code, reason = "a part is used")]
 mod simulator;
 mod world;

@@ -1,6 +1,6 @@
 //! The real server with the CUDA backend's library: on a simulated card, and without any driver.
 
-use crate::simulator::library;
+use crate::libraries::library;
 use anyhow::{Context, Result, ensure};
 use met_tests::{
     fixture,

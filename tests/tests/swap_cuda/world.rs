@@ -1,8 +1,9 @@
 //! A slot that goes to the simulated card and back, and the clients that stream from it.
 
 use crate::{
+    libraries::stripped,
     model::{TempFile, VOCAB, one_layer},
-    simulator::{Holdings, Simulator, simulator, stripped},
+    simulator::{Holdings, Simulator, simulator},
 };
 use futures_util::StreamExt;
 use met_backend_api::{ModelSpec, OpenSpec};
@@ -201,7 +202,7 @@ impl World {
             let ledger = serving.engine().snapshot().ledger;
             let memory = ledger.iter().filter(|item| item.kind == "memory");
             let held: u64 = memory.map(|item| item.bytes).sum();
-            let live = self.simulator.live_bytes();
+            let live = self.simulator.alive().memory;
             std::thread::sleep(Duration::from_millis(20));
             if held == live && self.simulator.calls() == calls {
                 return held;
