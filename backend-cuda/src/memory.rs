@@ -233,7 +233,8 @@ impl Pinned {
     pub(crate) fn new(ledger: &Ledger, owner: &str, bytes: usize) -> Result<Self> {
         let serial = ledger.enter(Kind::Pinned, owner, bytes as u64)?;
         // SAFETY: new memory of no address that anyone knows.
-        let allocated = unsafe { result::malloc_host(bytes, 0) }.while_doing("pinning memory of the host");
+        let allocated = unsafe { result::malloc_host(bytes, 0) }
+            .while_doing(&format!("pinning {bytes} bytes of the host's memory ({owner})"));
         let address = allocated.inspect_err(|_| strike(ledger, serial))? as usize;
         let give_back = move || {
             // SAFETY: allocated above, and freed once: the entry goes with it. Its owner waited for the copies.

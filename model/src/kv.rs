@@ -48,7 +48,7 @@ impl KvSize {
         };
         if blocks == 0 {
             return Err(Error::exhausted(format!(
-                "the KV cache has no room for one block of {block_bytes} bytes; give it more memory"
+                "the KV cache has no room for one block of {block_bytes} bytes: {bytes} are asked for (0: a quarter of what is free), {free} are free; give it more memory"
             )));
         }
         Ok(Self {
