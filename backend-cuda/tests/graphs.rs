@@ -112,6 +112,28 @@ fn graphs_give_the_tokens_of_plain_launches_whatever_fails() {
             every_call_fails_once(simulator, &expected, calls, length);
         }
     }
+    simulator.reset();
+    two_models_in_one_backend(simulator);
+}
+
+/// Models that start the same kernels on the same grids: what their graphs compute is each one's own.
+fn two_models_in_one_backend(simulator: &Simulator) {
+    const MODELS: [&str; 2] = [MODEL, "tiny-linear-q4_0.gguf"];
+    let mut backend = open(met_cuda::root_module()).unwrap();
+    let alone = MODELS.map(|name| {
+        let mut model = load(&mut backend, name).unwrap();
+        let tokens = decode(&mut model, Context::Short, 7);
+        model.release_pools().unwrap();
+        tokens
+    });
+    assert_ne!(alone[0], alone[1]);
+    let mut both = MODELS.map(|name| load(&mut backend, name).unwrap());
+    let beside = both.each_mut().map(|model| decode(model, Context::Short, 7));
+    assert_eq!(beside, alone);
+    both.each_mut().map(|model| model.release_pools().unwrap());
+    drop(both);
+    drop(backend);
+    simulator.assert_empty("after two models");
 }
 
 fn every_call_fails_once(
