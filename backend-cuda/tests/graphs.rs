@@ -130,8 +130,9 @@ fn two_models_in_one_backend(simulator: &Simulator) {
     let mut both = MODELS.map(|name| load(&mut backend, name).unwrap());
     let beside = both.each_mut().map(|model| decode(model, Context::Short, 7));
     assert_eq!(beside, alone);
-    both.each_mut().map(|model| model.release_pools().unwrap());
-    drop(both);
+    for mut model in both {
+        model.release_pools().unwrap();
+    }
     drop(backend);
     simulator.assert_empty("after two models");
 }
