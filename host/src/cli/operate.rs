@@ -11,7 +11,10 @@ use crate::{
 use anyhow::{Context, Error, Result, anyhow, bail};
 use hyper::Method;
 use serde_json::Value;
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 /// Does it. The result is whether the server is now as it was asked to be.
 pub fn operate(what: &Operate) -> Result<bool> {
@@ -78,6 +81,8 @@ async fn run(what: &Operate) -> Result<bool> {
     }
 }
 
+/// How often it is told how far a step is that takes long.
+const PROGRESS: Duration = Duration::from_secs(1);
 /// How long the last events of a swap may take to arrive.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
@@ -95,6 +100,7 @@ impl Teller {
             id: None,
             ended: false,
             quiet: self.json,
+            told: Instant::now(),
         };
         let change = self.client.send(method, path, body);
         tokio::pin!(change);
@@ -184,6 +190,8 @@ struct Steps<'a> {
     id: Option<u64>,
     ended: bool,
     quiet: bool,
+    /// When something was told last.
+    told: Instant,
 }
 
 impl Steps<'_> {
@@ -200,8 +208,10 @@ impl Steps<'_> {
             self.id = event["id"].as_u64();
         }
         let is_ours = self.id.is_some() && event["id"].as_u64() == self.id;
-        if is_ours && !self.quiet {
+        let is_progress = event["event"] == "progress";
+        if is_ours && !self.quiet && (!is_progress || self.told.elapsed() >= PROGRESS) {
             show::event(&event);
+            self.told = Instant::now();
         }
         self.ended |= is_ours && event["event"] == "ended";
         Ok(())

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::fmt::Write;
 
-/// A step of a swap, as it ends.
+/// A swap's begin, how far a load is, and a step as it ends.
 pub(super) fn event(event: &Value) {
     match event["event"].as_str() {
         Some("begun") => {
@@ -26,6 +26,11 @@ pub(super) fn event(event: &Value) {
                 event["ms"].as_f64().unwrap_or_default(),
                 error.unwrap_or_default()
             );
+        }
+        Some("progress") => {
+            let bytes = |name: &str| event[name].as_u64().unwrap_or_default();
+            let (stage, done, total) = (text(&event["stage"]), bytes("done"), bytes("total"));
+            println!("  {stage:<9} {} of {}", size(done), size(total));
         }
         _ => {}
     }

@@ -123,8 +123,8 @@ impl<G: Clone, W> Door<G, W> {
     }
 
     /// How many wait now.
-    pub fn held(&self) -> usize {
-        self.held.len()
+    pub fn held(&self, has_left: impl Fn(&W) -> bool) -> usize {
+        self.held.iter().filter(|waiting| !has_left(waiting)).count()
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(enter(&mut door, true), Entry::Wait(HOLD), "it has waited before");
         assert_eq!(door.switch(Some(7)), (None, VecDeque::from([1, 2])));
         assert_eq!(enter(&mut door, false), Entry::Serves(7));
-        assert_eq!((door.held(), door.held_total()), (0, 2));
+        assert_eq!((door.held(|_| false), door.held_total()), (0, 2));
     }
 
     #[test]
@@ -163,6 +163,7 @@ mod tests {
         door.hold(HOLD);
         door.wait(9);
         door.wait(1);
+        assert_eq!(door.held(|waiting| *waiting == 9), 1);
         assert_eq!(enter(&mut door, false), Entry::Wait(HOLD));
         let (_, told) = door.switch(Some(13));
         assert_eq!(told, [1]);

@@ -249,7 +249,7 @@ impl<T> Slot<T> {
     /// How many requests have ever waited for a generation, and how many do now.
     pub fn held(&self) -> (u64, usize) {
         let door = self.door();
-        (door.held_total(), door.held())
+        (door.held_total(), door.held(oneshot::Sender::is_closed))
     }
 
     /// A hold on the generation that serves, or waits for one where one is expected. A request that `goes_on` from

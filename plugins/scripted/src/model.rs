@@ -46,10 +46,12 @@ impl ScriptedModel {
     pub(crate) fn load(stage: Stage, host: &Host, spec: &ModelSpec, identity: String) -> Result<Self, Error> {
         let nonsense = stage.call("load_model")?;
         let s = stage.settings();
-        for _ in 0..s.load_ms {
+        for ms in 0..s.load_ms {
             if host.cancelled() {
                 return Err(Error::cancelled());
             }
+            let done = u128::from(s.weights) * u128::from(ms) / u128::from(s.load_ms);
+            host.progress("weights".into(), done as u64, s.weights);
             thread::sleep(Duration::from_millis(1));
         }
         let context = if spec.context == 0 {

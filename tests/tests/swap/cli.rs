@@ -79,6 +79,25 @@ fn a_swap_tells_its_steps_as_they_are_made_and_how_it_ended() -> Result<()> {
 }
 
 #[test]
+fn a_load_that_takes_long_tells_how_far_it_is() -> Result<()> {
+    let operated = Operated::start(&[("chat", &scripted("")?)])?;
+    let mut events = operated.events()?;
+    let told = run(&operated, "swap", &scripted("set load_ms 3000")?, &[])?;
+    let line = told.out.lines().find(|line| line.trim().starts_with("weights"));
+    ensure!(
+        told.success && line.is_some_and(|line| line.contains(" KiB of 1.0 MiB")),
+        "{told:?}"
+    );
+    let event = events.wait_for("progress", None)?;
+    ensure!(
+        event["slot"] == "chat" && event["stage"] == "weights" && event["total"] == 1 << 20,
+        "{event}"
+    );
+    ensure!(event["done"].as_u64() < event["total"].as_u64(), "{event}");
+    Ok(())
+}
+
+#[test]
 fn the_exit_code_is_0_only_where_the_outcome_is_what_was_asked() -> Result<()> {
     let good = scripted("")?;
     let operated = Operated::start(&[("chat", &good)])?;

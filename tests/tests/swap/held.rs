@@ -6,7 +6,11 @@ use met_tests::{
     stream::{Heard, Stream},
 };
 use serde_json::{Value, json};
-use std::thread;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    thread,
+};
 
 /// A model that is never loaded unless it is cancelled, in place of the incumbent.
 fn endless(more: Value) -> Result<Value> {
@@ -127,6 +131,35 @@ fn more_than_may_wait_are_told_when_to_come_again() -> Result<()> {
         report["outcome"] == "cancelled" && report["held_requests"] == 2,
         "{report}"
     );
+    Ok(())
+}
+
+#[test]
+fn one_that_leaves_while_it_waits_waits_no_longer() -> Result<()> {
+    let operated = Operated::start(&[("chat", &scripted("")?)])?;
+    let mut events = operated.events()?;
+    let id = operated.begin_swap("chat", &endless(json!({}))?)?;
+    events.wait_for("step_begun", Some("load"))?;
+    let body = body("one").to_string();
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        let mut client = TcpStream::connect(operated.server.address())?;
+        write!(
+            client,
+            "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        waiting.push(client);
+    }
+    held(&operated, 3)?;
+    waiting.truncate(1);
+    held(&operated, 1)?;
+    operated.send("POST", &format!("/swaps/{id}/cancel"), &Value::Null)?;
+    let report = operated.report(id)?;
+    ensure!(report["held_requests"] == 3, "as many have waited: {report}");
+    let mut answer = [0; 12];
+    waiting[0].read_exact(&mut answer)?;
+    ensure!(&answer == b"HTTP/1.1 200", "the one that stayed is answered");
     Ok(())
 }
 

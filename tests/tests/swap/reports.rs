@@ -135,6 +135,7 @@ fn a_report_names_every_step_every_pool_and_what_became_of_the_library() -> Resu
             memory["before"]["device"]["ledger_bytes"] == before["memory"]["ledger_bytes"],
             "{memory}"
         );
+        ensure!(memory["after"]["device"]["ledger_bytes"] == 0, "{memory}");
         for moment in ["before", "after"] {
             ensure!(
                 memory[moment]["process_anonymous"].as_u64() > Some(0)
@@ -198,6 +199,11 @@ fn a_candidate_must_say_what_is_expected_of_it() -> Result<()> {
         "{failed}"
     );
     ensure!(failed["to"] == failed["from"], "{failed}");
+    let held = |moment: &str| failed["memory"][moment]["device"]["ledger_bytes"].as_u64();
+    ensure!(
+        held("after") > Some(0) && held("after") == held("before"),
+        "it still holds what it held: {failed}"
+    );
     ensure!(
         steps(&failed)
             == [

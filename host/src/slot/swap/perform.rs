@@ -58,9 +58,8 @@ impl<T: ModelText> Performer<'_, T> {
         let began = Instant::now();
         let (held, _) = self.slot.held();
         let incumbent = self.slot.current();
-        let device = incumbent
-            .as_ref()
-            .map(|incumbent| incumbent.engine().snapshot().memory);
+        let device_of = |generation: &Arc<Generation<T>>| generation.engine().snapshot().memory;
+        let device = incumbent.as_ref().map(device_of);
         let before = SwapMemory {
             process_anonymous: memory::anonymous(),
             device,
@@ -96,6 +95,9 @@ impl<T: ModelText> Performer<'_, T> {
         report.to = self.slot.current().map(|serving| GenerationCard::of(&serving));
         report.held_requests = self.slot.held().0 - held;
         report.memory.after.process_anonymous = memory::anonymous();
+        if report.to == report.from {
+            report.memory.after.device = swap.incumbent.as_ref().map(device_of);
+        }
         report.ms = millis(began);
         let generations = [swap.incumbent, swap.candidate, swap.restored]
             .into_iter()
@@ -118,10 +120,7 @@ impl<T: ModelText> Performer<'_, T> {
             released: Released::default(),
             memory: BeforeAfter {
                 before,
-                after: SwapMemory {
-                    device: before.device,
-                    ..SwapMemory::default()
-                },
+                after: SwapMemory::default(),
             },
             held_requests: 0,
             carried: 0,
@@ -331,7 +330,9 @@ impl<T: ModelText> Swap<'_, T> {
         generation.drain(Duration::ZERO);
         let teardown = generation.teardown(Duration::ZERO);
         self.report.add_teardown(generation.number(), &teardown);
-        self.report.memory.after.device = teardown.memory_after.or(self.report.memory.after.device);
+        if of == Subject::Incumbent {
+            self.report.memory.after.device = teardown.memory_after;
+        }
         if let Some(call) = &teardown.stuck {
             return Err(format!(
                 "the backend's call `{call}` did not come back, so the generation keeps what it has"

@@ -31,7 +31,7 @@ pub struct SwapReport {
     pub steps: Vec<StepReport>,
     /// What was given back by those generations that were torn down.
     pub released: Released,
-    /// Memory before the first step and after the last.
+    /// Memory before the first step and at the end.
     pub memory: BeforeAfter,
     /// Requests that were held because nothing served.
     pub held_requests: u64,
@@ -118,7 +118,8 @@ pub struct BeforeAfter {
 pub struct SwapMemory {
     /// Anonymous memory of the whole process.
     pub process_anonymous: Option<u64>,
-    /// The device of the generation that serves at this moment; none where none does.
+    /// The device of the generation that served when the swap began, as its own backend says: with what it still holds
+    /// there, or held at its end. None where nothing served, or the backend did not say.
     pub device: Option<Memory>,
 }
 
