@@ -156,7 +156,7 @@ pub(super) fn ledger(ledger: &Value) -> String {
         let _ = writeln!(
             out,
             "{:>8} {:<10} {:>10} {}",
-            entry["serial"],
+            text(&entry["serial"]),
             text(&entry["kind"]),
             size(entry["bytes"].as_u64().unwrap_or_default()),
             text(&entry["owner"])

@@ -195,6 +195,13 @@ fn slots_are_loaded_shown_and_unloaded() -> Result<()> {
         ledger.success && ledger.out.contains("kv cache") && ledger.out.contains(" entries, "),
         "{ledger:?}"
     );
+    let column = |line: &str, word: &str| line.find(word);
+    let mut lines = ledger.out.lines();
+    let kind = column(lines.next().unwrap_or_default(), "KIND");
+    ensure!(
+        lines.next().is_some_and(|line| column(line, "thread") == kind),
+        "{ledger:?}"
+    );
     let ledger = object(&operated.command(&["ledger", "chat", "--json"])?)?;
     let entries = ledger["entries"].as_array().context("no entries")?;
     ensure!(
