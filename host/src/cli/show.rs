@@ -3,6 +3,9 @@
 use serde_json::Value;
 use std::fmt::Write;
 
+/// Most resources of a report that are named.
+const MOST_ITEMS: usize = 16;
+
 /// A swap's begin, how far a load is, and a step as it ends.
 pub(super) fn event(event: &Value) {
     match event["event"].as_str() {
@@ -61,18 +64,31 @@ pub(super) fn report(report: &Value) -> String {
         .map(Vec::as_slice)
         .unwrap_or_default();
     let bytes: u64 = pools.iter().filter_map(|pool| pool["bytes"].as_u64()).sum();
-    if !pools.is_empty() {
+    let (swept, left) = (&released["swept"], released["left"].as_array());
+    let items = |name, items: &Value| {
+        let items = items.as_array().map(Vec::as_slice).unwrap_or_default();
+        let shown: String = items
+            .iter()
+            .take(MOST_ITEMS)
+            .map(|item| resource(name, item))
+            .collect();
+        match items.len().saturating_sub(MOST_ITEMS) {
+            0 => shown,
+            more => format!("{shown}  and {more} more; --json names them\n"),
+        }
+    };
+    if !pools.is_empty() || swept["count"] != 0 || left.is_none_or(|left| !left.is_empty()) {
         let _ = writeln!(
             out,
             "released {} in {} pools, swept {} ({}), left: {}",
             size(bytes),
             pools.len(),
-            released["swept"]["count"],
-            size(released["swept"]["bytes"].as_u64().unwrap_or_default()),
-            released["left"]
-                .as_array()
-                .map_or("unknown".to_owned(), |left| left.len().to_string())
+            swept["count"],
+            size(swept["bytes"].as_u64().unwrap_or_default()),
+            left.map_or("unknown".to_owned(), |left| left.len().to_string())
         );
+        out += &items("swept", &swept["entries"]);
+        out += &items("left", &released["left"]);
     }
     if let Some(library) = report["library"].as_object() {
         let reason = library
@@ -95,6 +111,18 @@ pub(super) fn report(report: &Value) -> String {
         report["ms"].as_f64().unwrap_or_default()
     );
     out
+}
+
+/// What no pool owned, or what is left of it.
+fn resource(name: &str, item: &Value) -> String {
+    let error = item["error"].as_str().map(|error| format!(": {error}"));
+    format!(
+        "  {name:<9} {} {} of \"{}\"{}\n",
+        text(&item["kind"]),
+        size(item["bytes"].as_u64().unwrap_or_default()),
+        text(&item["owner"]),
+        error.unwrap_or_default()
+    )
 }
 
 /// The slots, one a line.

@@ -130,7 +130,9 @@ impl Library {
         // Nobody can make another handle meanwhile: that takes one of them, or `self`.
         if Arc::get_mut(&mut self.shared).is_none() {
             let handles = Arc::strong_count(&self.shared) - 1;
-            return Some(format!("{handles} of its objects are alive; drop them first"));
+            return Some(format!(
+                "{handles} of its objects are alive, for a call of it has not come back; report it to its author"
+            ));
         }
         still_runs_on(self.shared.owner, wait)
     }

@@ -98,6 +98,20 @@ fn a_load_that_takes_long_tells_how_far_it_is() -> Result<()> {
 }
 
 #[test]
+fn what_was_swept_is_told_with_its_owner() -> Result<()> {
+    let bad = scripted("at collect 1 leak 4096\nat release_pools 1 fail fault no way")?;
+    let operated = Operated::start(&[("chat", &bad)])?;
+    let told = run(&operated, "swap", &scripted("")?, &[])?;
+    let says = |what: &str| told.out.contains(what);
+    ensure!(
+        says("released 0 B in 0 pools, swept 3 (") && says("swept     memory 4.0 KiB of \"nobody\""),
+        "{told:?}"
+    );
+    ensure!(says("of \"weight store\"") && says(", left: 0"), "{told:?}");
+    Ok(())
+}
+
+#[test]
 fn the_exit_code_is_0_only_where_the_outcome_is_what_was_asked() -> Result<()> {
     let good = scripted("")?;
     let operated = Operated::start(&[("chat", &good)])?;
