@@ -1,6 +1,6 @@
 //! `met-host bench` and `met-host fetch`.
 
-use super::{BenchArgs, FetchArgs, model};
+use super::{BenchArgs, FetchArgs, model, say};
 use crate::{
     bench,
     loader::{BackendSource, Builtins},
@@ -21,15 +21,15 @@ pub fn bench(args: &BenchArgs, builtins: &Builtins) -> Result<()> {
     };
     let rows = bench::run(&plan)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        say(serde_json::to_string_pretty(&rows)?);
     } else {
-        print!("{}", bench::table(&rows));
+        say(bench::table(&rows).trim_end());
     }
     Ok(())
 }
 
 /// Gets a model and prints its path.
 pub fn fetch(args: &FetchArgs) -> Result<()> {
-    println!("{}", model(args.model.as_deref())?.display());
+    say(model(args.model.as_deref())?.display());
     Ok(())
 }

@@ -12,7 +12,10 @@ pub use operate::operate;
 pub use serve::serve;
 
 use crate::fetch::{self, ModelSource};
-use std::{io::IsTerminal, path::PathBuf};
+use std::{
+    io::{IsTerminal, Write},
+    path::PathBuf,
+};
 use tracing_subscriber::EnvFilter;
 
 /// Sends log lines to standard error; `MET_LOG` says which (`debug`, `met_host::http=trace`, …).
@@ -23,6 +26,13 @@ pub fn log() {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+}
+
+/// Prints a line at once. False where nobody reads standard output any more, which is no reason to give up what was
+/// begun.
+fn say(line: impl std::fmt::Display) -> bool {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }
 
 /// The file of the model that `--model` names, or of the default one; fetched where it has to be.

@@ -2,7 +2,7 @@
 
 use super::{
     args::{Operate, Target},
-    show,
+    say, show,
 };
 use crate::{
     admin::client::{self, Answer, Client, Events},
@@ -148,11 +148,13 @@ impl Teller {
         }
     }
 
-    /// Each event as a line of JSON, until the server ends.
+    /// Each event as a line of JSON, until the server ends or nobody reads any more.
     async fn events(&self) -> Result<bool> {
         let mut events = self.listen().await?;
         while let Some(event) = events.next().await? {
-            println!("{event}");
+            if !say(event) {
+                break;
+            }
         }
         Ok(true)
     }
@@ -167,7 +169,7 @@ impl Teller {
 
     fn refusal(&self, answer: &Answer) -> Error {
         if self.json {
-            println!("{}", answer.json);
+            say(&answer.json);
         }
         match answer.json["error"]["message"].as_str() {
             Some(message) => anyhow!("{message}"),
@@ -177,9 +179,9 @@ impl Teller {
 
     fn print(&self, json: &Value, show: impl FnOnce(&Value) -> String) {
         match self.json {
-            true => println!("{json}"),
-            false => println!("{}", show(json).trim_end()),
-        }
+            true => say(json),
+            false => say(show(json).trim_end()),
+        };
     }
 }
 
@@ -210,7 +212,7 @@ impl Steps<'_> {
         let is_ours = self.id.is_some() && event["id"].as_u64() == self.id;
         let is_progress = event["event"] == "progress";
         if is_ours && !self.quiet && (!is_progress || self.told.elapsed() >= PROGRESS) {
-            show::event(&event);
+            show::event(&event).map(say);
             self.told = Instant::now();
         }
         self.ended |= is_ours && event["event"] == "ended";

@@ -1,6 +1,6 @@
 //! `met-host serve`: from the command line to a listening server, and down again in order.
 
-use super::ServeArgs;
+use super::{ServeArgs, say};
 use crate::{
     admin::{self, AdminAddress, AdminListener, Operators},
     config::{Config, Reloaded, Reloader, SlotConfig},
@@ -15,7 +15,6 @@ use crate::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::{
     collections::BTreeMap,
-    io::Write,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -111,7 +110,7 @@ async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()
     let server = tokio::spawn(http::serve(listener, http::router(state), async {
         let _ = stopped.await;
     }));
-    announce(&format!("listening on http://{address}"));
+    say(format!("listening on http://{address}"));
 
     let reloads = tokio::spawn(reload_when(signals.hangups(), operators.reloader.clone()));
     signals.stop().await;
@@ -223,12 +222,6 @@ async fn flush(
         ended.context("the operators' listener panicked")??;
     }
     Ok(())
-}
-
-fn announce(line: &str) {
-    // Nobody listening on standard output is no reason to stop.
-    let _ = writeln!(std::io::stdout(), "{line}");
-    let _ = std::io::stdout().flush();
 }
 
 fn log_end(slot: &str, end: &GenerationEnd) {

@@ -6,37 +6,36 @@ use std::fmt::Write;
 /// Most resources of a report that are named.
 const MOST_ITEMS: usize = 16;
 
-/// A swap's begin, how far a load is, and a step as it ends.
-pub(super) fn event(event: &Value) {
-    match event["event"].as_str() {
-        Some("begun") => {
-            let plan = event["plan"]
-                .as_str()
-                .map(|plan| format!(": {}", plan.replace('_', " ")));
-            println!(
-                "swap {} of {}{}",
-                event["id"],
-                text(&event["slot"]),
-                plan.unwrap_or_default()
-            );
+/// A swap's begin, how far a load is, or a step that has ended; other events are not told.
+pub(super) fn event(event: &Value) -> Option<String> {
+    Some(match event["event"].as_str()? {
+        "begun" => {
+            let plan = event["plan"].as_str();
+            let plan = plan.map(|plan| format!(": {}", plan.replace('_', " ")));
+            let slot = text(&event["slot"]);
+            format!("swap {} of {slot}{}", event["id"], plan.unwrap_or_default())
         }
-        Some("step") => {
+        "step" => {
             let error = event["error"].as_str().map(|error| format!("  {error}"));
-            println!(
+            format!(
                 "  {:<9} {:<10} {:>9.1} ms{}",
                 text(&event["step"]),
                 text(&event["of"]),
                 event["ms"].as_f64().unwrap_or_default(),
                 error.unwrap_or_default()
-            );
+            )
         }
-        Some("progress") => {
-            let bytes = |name: &str| event[name].as_u64().unwrap_or_default();
-            let (stage, done, total) = (text(&event["stage"]), bytes("done"), bytes("total"));
-            println!("  {stage:<9} {} of {}", size(done), size(total));
+        "progress" => {
+            let bytes = |name: &str| size(event[name].as_u64().unwrap_or_default());
+            format!(
+                "  {:<9} {} of {}",
+                text(&event["stage"]),
+                bytes("done"),
+                bytes("total")
+            )
         }
-        _ => {}
-    }
+        _ => return None,
+    })
 }
 
 /// How a swap ended.

@@ -8,7 +8,7 @@ use met_tests::{
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread,
 };
 
@@ -166,6 +166,37 @@ fn the_exit_code_is_0_only_where_the_outcome_is_what_was_asked() -> Result<()> {
             "{args:?}: {refused:?}"
         );
     }
+    Ok(())
+}
+
+#[test]
+fn nobody_who_reads_is_no_reason_to_give_up() -> Result<()> {
+    let operated = Operated::start(&[("chat", &scripted("")?)])?;
+    let start = |args: &[&str]| -> Result<Child> {
+        let mut command = Command::new(artifacts()?.join("met-host"))
+            .args(args)
+            .args(["--admin", &operated.admin()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        drop(command.stdout.take());
+        Ok(command)
+    };
+    let listener = start(&["events"])?;
+    let swap = start(&["swap", "chat"])?.wait_with_output()?;
+    ensure!(swap.status.success() && swap.stderr.is_empty(), "{swap:?}");
+    ensure!(operated.slot("chat")?["generation"] == 2);
+    // It may not have listened yet.
+    let listened = thread::spawn(move || listener.wait_with_output());
+    eventually("the listener ends", || {
+        operated.swap("chat", &json!({}))?;
+        Ok(listened.is_finished())
+    })?;
+    let listened = listened.join().map_err(|_| anyhow::anyhow!("it panicked"))??;
+    ensure!(
+        listened.status.success() && listened.stderr.is_empty(),
+        "{listened:?}"
+    );
     Ok(())
 }
 
