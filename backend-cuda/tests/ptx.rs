@@ -1,4 +1,5 @@
-//! The committed PTX is what its sources and options make: every file names the digest of what it was made from.
+//! The committed PTX is what its sources and options make: every file names the digests of what it was made from and of
+//! what came of it.
 
 use met_cuda::ptx::FILES;
 use sha2::{Digest, Sha256};
@@ -38,8 +39,8 @@ fn every_file_is_fresh() {
     lines.extend(list_in_script(&script, "PTX_VERSION"));
     assert!(lines.len() > 3, "{lines:?}");
     for file in FILES {
-        let first = file.text.lines().next().unwrap();
-        let [slashes, source, define, digest] = first.split(' ').collect::<Vec<_>>()[..] else {
+        let (first, body) = file.text.split_once('\n').unwrap();
+        let [slashes, source, define, digest, body_digest] = first.split(' ').collect::<Vec<_>>()[..] else {
             panic!("{}: {first}", file.name);
         };
         assert_eq!(slashes, "//");
@@ -51,16 +52,26 @@ fn every_file_is_fresh() {
         for name in includes(source) {
             hash.update(std::fs::read(folder().join(name)).unwrap());
         }
-        let actual = hash.finalize().iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        });
         assert_eq!(
-            actual, digest,
+            hex(hash),
+            digest,
             "{}.ptx is stale: run kernels/cuda/build.py and commit the result",
             file.name
         );
+        assert_eq!(
+            hex(Sha256::new_with_prefix(body)),
+            body_digest,
+            "{}.ptx was changed by hand: run kernels/cuda/build.py and commit the result",
+            file.name
+        );
     }
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[test]

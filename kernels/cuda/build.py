@@ -8,8 +8,8 @@
 Needs NVRTC, from `pip install nvidia-cuda-nvrtc-cu12==12.9.86`. With `--ptxas PATH` each file is assembled, too: ptxas
 12.0 (`nvidia-cuda-nvcc-cu12==12.0.140`) tells that drivers for CUDA 12.0 take it.
 
-The first line of a PTX file has the digest of what it was made from: this list of options, its macro, and every source
-file that it includes. A test of the CUDA backend compares it without a compiler.
+The first line of a PTX file has two digests: of what it was made from (this list of options, its macro, and every source
+file that it includes), and of the text that follows. A test of the CUDA backend compares both without a compiler.
 """
 
 import argparse
@@ -116,10 +116,11 @@ def main():
     for name, (source, macro) in TARGETS.items():
         path = PTX / f"{name}.ptx"
         old = path.read_text() if path.exists() else ""
-        first = f"// {source} {macro or '-'} {digest(source, macro)}\n"
-        if args.all or args.check or not old.startswith(first):
+        first = f"// {source} {macro or '-'} {digest(source, macro)}"
+        with_digest = lambda body: f"{first} {hashlib.sha256(body.encode()).hexdigest()}\n{body}"
+        if args.all or args.check or old != with_digest(old.partition("\n")[2]):
             nvrtc = nvrtc or Nvrtc()
-            new = first + nvrtc.compile(source, macro)
+            new = with_digest(nvrtc.compile(source, macro))
             if args.check and new != old:
                 wrong.append(path.name)
             elif new != old:
