@@ -51,7 +51,7 @@ fn samplings() -> [Sampling; 2] {
 }
 
 const LENGTH: usize = 12;
-/// The CPU backend rounds activations to 8 bits, the card to f16: two most probable tokens that are closer than
+/// The CPU backend rounds activations to 16 bits, the card to f16: two most probable tokens that are closer than
 /// this on the CPU may change places.
 const NOISE: f32 = 0.01;
 

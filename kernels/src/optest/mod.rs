@@ -21,6 +21,7 @@ pub fn checks<O: Ops>() -> Vec<(&'static str, Check<O>)> {
     vec![
         ("embed", weights::embed),
         ("linear", weights::linear),
+        ("linear at the edges of tiles", weights::linear_edges),
         ("rms_norm", elementwise::rms_norm),
         ("add_rms_norm", elementwise::add_rms_norm),
         ("gated", elementwise::gated),

@@ -65,68 +65,103 @@ pub(super) fn embed<O: Ops>(ops: &mut O, _: &Ledger) {
 }
 
 pub(super) fn linear<O: Ops>(ops: &mut O, _: &Ledger) {
-    fn products<O: Ops>(
-        ops: &mut O,
-        x: &[f32],
-        sources: &[WeightSource],
-        biases: &[Option<Vec<f32>>],
-    ) -> Vec<Vec<f32>> {
-        let cols = sources[0].cols;
-        let rows = x.len() / cols;
-        let x = upload(ops, x, cols);
-        let weights: Vec<_> = sources
-            .iter()
-            .map(|source| ops.load_weight(source, &mut |_| Ok(())).unwrap())
-            .collect();
-        let load = |bias: &Option<Vec<f32>>| bias.as_ref().map(|bias| ops.load_vector(bias).unwrap());
-        let biases: Vec<_> = biases.iter().map(load).collect();
-        let mut outs: Vec<_> = sources
-            .iter()
-            .map(|source| zeros(ops, rows, source.rows))
-            .collect();
-        let parts = weights.iter().zip(&biases).zip(&mut outs);
-        let mut products: Vec<_> = parts
-            .map(|((weight, bias), out)| Linear {
-                weight,
-                bias: bias.as_ref(),
-                out,
-            })
-            .collect();
-        ops.linear(&x, rows, &mut products).unwrap();
-        let outs = outs.into_iter().zip(sources);
-        let values = outs
-            .map(|(out, source)| take(ops, out, rows, source.rows))
-            .collect();
-        ops.release_tensor(x).unwrap();
-        for weight in weights {
-            ops.release_weight(weight).unwrap();
-        }
-        for bias in biases.into_iter().flatten() {
-            ops.release_vector(bias).unwrap();
-        }
-        values
-    }
     let mut random = Random::new(6);
     for ty in TensorType::ALL {
-        // Around the edges of tiles of 8, 16 and 32 rows, and of larger ones.
         for rows in [1, 3, 13, 32, 33, 130] {
-            let cols = 512;
-            let sources = [48, 16, 33].map(|outputs| random_weight(&mut random, ty, outputs, cols));
-            let biases = [None, Some(random.normals(16)), Some(random.normals(33))];
-            let x = random.normals(rows * cols);
-            let actual = products(ops, &x, &sources, &biases);
-            let expected = products(&mut reference(), &x, &sources, &biases);
-            for ((actual, expected), source) in actual.iter().zip(&expected).zip(&sources) {
-                // Sums of 512 terms of about 1; a backend may round its activations and weights to f16.
-                let rms = (expected.iter().map(|x| x * x).sum::<f32>() / expected.len() as f32).sqrt();
-                let scaled = |values: &[f32]| values.iter().map(|x| x / rms).collect::<Vec<_>>();
-                assert_close(
-                    &scaled(actual),
-                    &scaled(expected),
-                    3e-3,
-                    format_args!("{} of {rows} rows", source.name),
-                );
+            check(ops, &mut random, ty, rows, 512, [48, 16, 33]);
+        }
+    }
+}
+
+/// Numbers of rows, columns and outputs around those of a tile, of one type of each kind of block.
+pub(super) fn linear_edges<O: Ops>(ops: &mut O, _: &Ledger) {
+    const ROWS: [usize; 13] = [1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 127, 128, 129];
+    const OUTPUTS: [[usize; 3]; 2] = [[15, 16, 17], [63, 64, 65]];
+    let mut random = Random::new(17);
+    for (ty, cols) in [
+        (TensorType::Q4_0, &[32, 64, 288, 512][..]),
+        (TensorType::Q5_K, &[256, 2304]),
+        (TensorType::F16, &[31, 32, 33]),
+        (TensorType::BF16, &[40, 96]),
+        (TensorType::F32, &[1, 33]),
+    ] {
+        for &cols in cols {
+            for (i, rows) in ROWS.into_iter().enumerate() {
+                check(ops, &mut random, ty, rows, cols, OUTPUTS[i % 2]);
             }
         }
     }
+}
+
+/// Checks products of an activation with weights of so many outputs, of which all but the first have a bias.
+fn check<O: Ops>(
+    ops: &mut O,
+    random: &mut Random,
+    ty: TensorType,
+    rows: usize,
+    cols: usize,
+    outputs: [usize; 3],
+) {
+    let sources = outputs.map(|outputs| random_weight(random, ty, outputs, cols));
+    let biases = [
+        None,
+        Some(random.normals(outputs[1])),
+        Some(random.normals(outputs[2])),
+    ];
+    let x = random.normals(rows * cols);
+    let actual = products(ops, &x, &sources, &biases);
+    let expected = products(&mut reference(), &x, &sources, &biases);
+    for ((actual, expected), source) in actual.iter().zip(&expected).zip(&sources) {
+        // Sums of terms of about 1; a backend may round its activations and weights to f16.
+        let rms = (expected.iter().map(|x| x * x).sum::<f32>() / expected.len() as f32).sqrt();
+        let scaled = |values: &[f32]| values.iter().map(|x| x / rms).collect::<Vec<_>>();
+        assert_close(
+            &scaled(actual),
+            &scaled(expected),
+            3e-3,
+            format_args!("{} of {rows} rows", source.name),
+        );
+    }
+}
+
+fn products<O: Ops>(
+    ops: &mut O,
+    x: &[f32],
+    sources: &[WeightSource],
+    biases: &[Option<Vec<f32>>],
+) -> Vec<Vec<f32>> {
+    let cols = sources[0].cols;
+    let rows = x.len() / cols;
+    let x = upload(ops, x, cols);
+    let weights: Vec<_> = sources
+        .iter()
+        .map(|source| ops.load_weight(source, &mut |_| Ok(())).unwrap())
+        .collect();
+    let load = |bias: &Option<Vec<f32>>| bias.as_ref().map(|bias| ops.load_vector(bias).unwrap());
+    let biases: Vec<_> = biases.iter().map(load).collect();
+    let mut outs: Vec<_> = sources
+        .iter()
+        .map(|source| zeros(ops, rows, source.rows))
+        .collect();
+    let parts = weights.iter().zip(&biases).zip(&mut outs);
+    let mut products: Vec<_> = parts
+        .map(|((weight, bias), out)| Linear {
+            weight,
+            bias: bias.as_ref(),
+            out,
+        })
+        .collect();
+    ops.linear(&x, rows, &mut products).unwrap();
+    let outs = outs.into_iter().zip(sources);
+    let values = outs
+        .map(|(out, source)| take(ops, out, rows, source.rows))
+        .collect();
+    ops.release_tensor(x).unwrap();
+    for weight in weights {
+        ops.release_weight(weight).unwrap();
+    }
+    for bias in biases.into_iter().flatten() {
+        ops.release_vector(bias).unwrap();
+    }
+    values
 }
