@@ -25,6 +25,7 @@ fn failures_leave_nothing_behind() {
     memory_runs_out_anywhere_in_a_load(simulator);
     every_call_fails_once(simulator, INVALID_VALUE);
     a_lost_context_is_a_fault(simulator);
+    errors_are_told_apart_by_code(simulator);
 }
 
 /// Device memory on the backend's ledger.
@@ -221,4 +222,28 @@ fn a_lost_context_is_a_fault(simulator: &Simulator) {
     simulator.reset();
     simulator.assert_empty("after a lost context");
     life(simulator).unwrap();
+}
+
+/// Who is to act on an error follows from the driver's number, not from its text.
+fn errors_are_told_apart_by_code(simulator: &Simulator) {
+    let kinds: [(ErrorKind, &[i32]); 4] = [
+        (ErrorKind::Exhausted, &[2]),
+        // No device, PTX that is too new, no code for this card.
+        (ErrorKind::Invalid, &[100, 222, 209]),
+        (ErrorKind::Bug, &[1, 400, 801]),
+        // A memory error that no code corrects, then what a kernel did, a lost context, and what nobody knows.
+        (
+            ErrorKind::Fault,
+            &[214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999],
+        ),
+    ];
+    for (kind, codes) in kinds {
+        for &code in codes {
+            let mut backend = open(met_cuda::root_module()).unwrap();
+            let mut model = load(&mut backend, MODEL).unwrap();
+            simulator.fail_of("cuLaunchKernel", 1, code);
+            let error = use_model(&mut model, 1).unwrap_err();
+            assert_eq!(error.kind, kind, "{code}: {error}");
+        }
+    }
 }
