@@ -4,7 +4,7 @@ use super::*;
 use crate::Activation;
 
 const ROWS: [usize; 4] = [1, 2, 17, 61];
-const COLS: [usize; 8] = [1, 8, 15, 16, 17, 576, 1000, 1536];
+const COLS: [usize; 10] = [1, 8, 15, 16, 17, 255, 256, 257, 1000, 1536];
 
 fn shapes() -> impl Iterator<Item = (usize, usize)> {
     ROWS.into_iter()

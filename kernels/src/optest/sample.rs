@@ -58,7 +58,7 @@ fn request<'a>(random: &mut Random, vocab: usize, mask: &'a [u32]) -> Request<'a
 
 pub(super) fn sample<O: Ops>(ops: &mut O, _: &Ledger) {
     let mut random = Random::new(16);
-    for vocab in [1, 37, 320, 1024, 5000] {
+    for vocab in [1, 31, 33, 320, 1023, 1024, 1025, 5000] {
         for round in 0..24 {
             let step = [0.0, 0.0, 0.5][round % 3];
             let mut values: Vec<f32> = (0..4).flat_map(|_| logits(&mut random, vocab, step)).collect();

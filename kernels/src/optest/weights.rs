@@ -51,8 +51,14 @@ pub(super) fn embed<O: Ops>(ops: &mut O, _: &Ledger) {
         values
     }
     let mut random = Random::new(5);
-    for ty in TensorType::ALL {
-        let source = random_weight(&mut random, ty, 37, 512);
+    // Rows of several blocks, and rows that fill no tile.
+    let odd = [
+        (TensorType::F16, 33),
+        (TensorType::BF16, 129),
+        (TensorType::Q4_0, 32),
+    ];
+    for (ty, cols) in TensorType::ALL.map(|ty| (ty, 512)).into_iter().chain(odd) {
+        let source = random_weight(&mut random, ty, 37, cols);
         let tokens: Vec<u32> = (0..90).map(|_| random.below(37) as u32).collect();
         for tokens in [&tokens[..], &[36], &[0, 0]] {
             let (actual, expected) = (
