@@ -1,10 +1,10 @@
-//! Loads: weights in pieces through pinned memory, a host that cancels, a limit, and memory for the cache by what is
-//! free. One test, since the process has one simulated card.
+//! Loads: weights in pieces through pinned memory, a host that cancels, a limit, memory for the cache by what is free,
+//! and a card without a memory pool. One test, since the process has one simulated card.
 
 mod support;
 
 use met_backend_api::{
-    ErrorKind, ModelSpec, OpenSpec,
+    ErrorKind, ModelSpec, OpenSpec, Sampling,
     abi::{BackendBox, HostServices, HostServices_TO, LogLevel, LogRecord},
     abi_stable::{
         sabi_trait::TD_Opaque,
@@ -20,7 +20,7 @@ use std::sync::{
 };
 use support::{
     Simulator,
-    life::{load_spec, model_spec, on_the_ledger},
+    life::{generate, load_spec, model_spec, on_the_ledger},
     simulator,
 };
 
@@ -35,6 +35,7 @@ fn a_load_is_whole_or_nothing() {
     a_host_may_cancel_at_any_question(simulator);
     a_limit_is_kept();
     the_cache_fits_what_is_free(simulator);
+    a_card_without_a_pool_gives_the_same(simulator);
     simulator.assert_empty("in the end");
 }
 
@@ -193,4 +194,21 @@ fn the_cache_fits_what_is_free(simulator: &Simulator) {
         4 * 2048 * 512,
         "four whole contexts of two layers with a head of 64"
     );
+}
+
+/// Where the card has no memory in stream order, all is taken and given back at once.
+fn a_card_without_a_pool_gives_the_same(simulator: &Simulator) {
+    let given = [1, 0].map(|pools| {
+        simulator.reset();
+        simulator.set("pools", pools);
+        let mut backend = open_for(&Asked::default(), &OpenSpec::default());
+        let mut model = load_spec(&mut backend, &model_spec(MODEL)).unwrap();
+        let tokens = generate(&mut model, &[vec![5, 200, 31]], Sampling::default(), None, 6);
+        assert_eq!(on_the_ledger(&backend), simulator.alive());
+        assert_eq!(simulator.calls_of("cuMemAllocAsync") > 0, pools > 0);
+        model.release_pools().unwrap();
+        tokens[0].iter().map(|drawn| drawn.token).collect::<Vec<_>>()
+    });
+    assert_eq!(given[0], given[1]);
+    simulator.set("pools", 1);
 }

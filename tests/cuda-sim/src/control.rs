@@ -141,7 +141,7 @@ pub extern "C" fn met_sim_issued() -> u64 {
     locked().issued
 }
 
-/// Sets a property of the device: `memory` (bytes), `threads`, `lazy`, `reversed`, `trace`. Returns 0, or 1 for
+/// Sets a property of the device: `memory` (bytes), `threads`, `lazy`, `reversed`, `pools`, `trace`. Returns 0, or 1 for
 /// an unknown name. Memory that is in use stays in use.
 ///
 /// # Safety
@@ -159,6 +159,7 @@ pub unsafe extern "C" fn met_sim_set(name: *const c_char, value: u64) -> c_int {
         "threads" => settings.threads = value.clamp(1, 64) as usize,
         "lazy" => settings.lazy = value != 0,
         "reversed" => settings.reversed = value != 0,
+        "pools" => settings.pools = value != 0,
         "trace" => settings.trace = value != 0,
         _ => return 1,
     }

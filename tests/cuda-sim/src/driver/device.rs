@@ -124,7 +124,7 @@ api! {
             97 => SHARED_BYTES[1] as c_int,
             106 => 32,                               // blocks of a multiprocessor
             111 => 1 << 10,                          // shared memory reserved a block
-            115 => 1,                                // memory pools
+            115 => d.settings.pools as c_int,        // memory pools
             _ => 0,
         })
     }

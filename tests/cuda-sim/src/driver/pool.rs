@@ -68,6 +68,9 @@ impl Driver {
 api! {
     /// Allocates in stream order from the current pool.
     fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) |d| {
+        if !d.settings.pools {
+            return Err(Code::NOT_SUPPORTED);
+        }
         let pool = d.context()?.current_pool;
         put(address, d.allocate_from(bytes as u64, pool, stream)?)
     }

@@ -13,6 +13,8 @@ pub(crate) struct Settings {
     pub(crate) lazy: bool,
     /// `MET_SIM_REVERSED`: between barriers the last warp of a block runs first.
     pub(crate) reversed: bool,
+    /// `MET_SIM_POOLS`: the device allocates in stream order.
+    pub(crate) pools: bool,
     /// `MET_SIM_TRACE`: print each call.
     pub(crate) trace: bool,
     /// `MET_SIM_FAIL`: `name:n:code` list, as for `met_sim_fail`.
@@ -29,6 +31,7 @@ impl Settings {
             threads: number("MET_SIM_THREADS", 1).clamp(1, 64) as usize,
             lazy: number("MET_SIM_LAZY", 0) != 0,
             reversed: number("MET_SIM_REVERSED", 0) != 0,
+            pools: number("MET_SIM_POOLS", 1) != 0,
             trace: number("MET_SIM_TRACE", 0) != 0,
             failures: std::env::var("MET_SIM_FAIL").unwrap_or_default(),
         }
