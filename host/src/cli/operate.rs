@@ -220,12 +220,17 @@ impl Steps<'_> {
     }
 }
 
-/// Whether a swap's report says that the slot is as it was asked to be.
+/// Whether a swap's report says that the slot is as it was asked to be, and that all that was to go is gone.
 fn is_as_asked(report: &Value) -> bool {
-    matches!(
+    let is_done = matches!(
         report["outcome"].as_str(),
         Some("swapped" | "loaded" | "unloaded")
-    )
+    );
+    let released = &report["released"];
+    let is_gone = released["stuck"].is_null()
+        && released["left"].as_array().is_some_and(Vec::is_empty)
+        && report["library"]["state"] != "retained";
+    is_done && is_gone
 }
 
 /// What the server is to load. Paths are those of this terminal, which may stand elsewhere than the server.

@@ -145,6 +145,17 @@ fn the_exit_code_is_0_only_where_the_outcome_is_what_was_asked() -> Result<()> {
     );
     ensure!(operated.answer("chat")? == before);
 
+    // What serves is what was asked for, but something of the old one stays.
+    let keeps = scripted("at collect 1 thread 60000")?;
+    ensure!(run(&operated, "swap", &keeps, &[])?.success);
+    operated.answer("chat")?;
+    let stays = run(&operated, "swap", &good, &[])?;
+    ensure!(
+        !stays.success && stays.out.contains("swapped (unload: ") && stays.out.contains("library retained: "),
+        "{stays:?}"
+    );
+    ensure!(operated.answer("chat")? == before);
+
     for (args, says) in [
         (vec!["swap", "other"], "other"),
         (vec!["load", "chat"], "chat"),
