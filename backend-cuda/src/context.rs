@@ -6,21 +6,33 @@ use cudarc::driver::{
     sys::{self, CUdevice, CUdevice_attribute, CUevent_flags, CUevent_wait_flags},
 };
 use met_kernels::{Error, Kind, Ledger, Result, Serial};
-use std::{rc::Rc, sync::Arc, sync::atomic::AtomicUsize, sync::atomic::Ordering::SeqCst};
+use std::{
+    cell::OnceCell,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
 
 /// Owner label of the streams.
 const STREAMS: &str = "streams";
 
-/// A card's primary context, current on the thread that opened it. The last handle releases it.
+/// A card's primary context, on the ledger, and current on the thread that opened it. The last handle releases it where
+/// [`close`](Self::close) did not.
 #[derive(Debug)]
 pub(crate) struct Context {
     device: CUdevice,
     pub(crate) has_pool: bool,
+    ledger: Ledger,
+    serial: Serial,
+    /// What the card said last, once there is no context to ask it in.
+    memory: OnceCell<(u64, u64)>,
 }
 
 impl Context {
     /// Retains the primary context of the `ordinal`-th card and makes it current.
-    pub(crate) fn open(ordinal: u32) -> Result<Rc<Self>> {
+    pub(crate) fn open(ordinal: u32, ledger: &Ledger) -> Result<Rc<Self>> {
         result::init().while_doing("starting the driver")?;
         let count = result::device::get_count().while_doing("counting the cards")?;
         let index = i32::try_from(ordinal).ok().filter(|&i| i < count);
@@ -34,32 +46,77 @@ impl Context {
             device,
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
         )? != 0;
-        // SAFETY: `device` was given by the driver; the release is in `Drop`.
-        let context = unsafe { result::primary_ctx::retain(device) }.while_doing("making the context")?;
-        let this = Rc::new(Self { device, has_pool });
+        let serial = ledger.enter(Kind::Context, "context", 0)?;
+        // SAFETY: `device` was given by the driver; the release is what the ledger gives back.
+        let retained = unsafe { result::primary_ctx::retain(device) }.while_doing("making the context");
+        let context = retained.inspect_err(|_| strike(ledger, serial))?;
+        ledger.attach(serial, Box::new(move || leave(device)))?;
+        let this = Rc::new(Self {
+            device,
+            has_pool,
+            ledger: ledger.clone(),
+            serial,
+            memory: OnceCell::new(),
+        });
         // SAFETY: retained above.
         unsafe { ctx::set_current(context) }.while_doing("making the context current")?;
         Ok(this)
     }
 
-    /// Free and total bytes of the card.
+    /// The device's number at the driver.
+    pub(crate) fn device(&self) -> CUdevice {
+        self.device
+    }
+
+    /// Free and total bytes of the card; after [`close`](Self::close) as it was at the end.
     pub(crate) fn memory(&self) -> Result<(u64, u64)> {
+        if let Some(&last) = self.memory.get() {
+            return Ok(last);
+        }
         let (free, total) = result::mem_get_info().while_doing("asking for free memory")?;
         Ok((free as u64, total as u64))
     }
+
+    /// Waits for all work in it.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        ctx::synchronize().while_doing("waiting for the card")
+    }
+
+    /// Releases it; a second call does nothing. What is left in it then, the driver takes where nobody else of the
+    /// process uses the card.
+    pub(crate) fn close(&self) -> Result<()> {
+        if !self.ledger.holds(self.serial) {
+            return Ok(());
+        }
+        if let Ok(last) = self.memory() {
+            // It is set once, by the first who tries.
+            let _ = self.memory.set(last);
+        }
+        let release = || self.ledger.release(self.serial).map(|_| ());
+        // It may be the last call of all.
+        release().or_else(|_| release())
+    }
+
+    /// Its entry on the ledger, while it is there.
+    pub(crate) fn serial(&self) -> Serial {
+        self.serial
+    }
+}
+
+/// Releases a device's context, once.
+fn leave(device: CUdevice) -> Result<()> {
+    // SAFETY: the thread has no context then; nothing is called in it afterwards.
+    let left = unsafe { ctx::set_current(std::ptr::null_mut()) }.while_doing("leaving the context");
+    if let Err(e) = left {
+        met_backend_api::event!(Error, "{e}");
+    }
+    // SAFETY: retained once, in `open`; a release that failed didn't happen.
+    unsafe { result::primary_ctx::release(device) }.while_doing("releasing the context")
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: everything made in the context was given back, or is reported by the sweep.
-        let left = unsafe { ctx::set_current(std::ptr::null_mut()) }.while_doing("leaving the context");
-        // SAFETY: retained once, in `open`; a release that failed didn't happen.
-        let release = || unsafe { result::primary_ctx::release(self.device) };
-        // Nobody comes after who could try again.
-        let released = release()
-            .or_else(|_| release())
-            .while_doing("releasing the context");
-        for e in [left, released].into_iter().filter_map(Result::err) {
+        if let Err(e) = self.close() {
             met_backend_api::event!(Error, "{e}");
         }
     }

@@ -1,6 +1,9 @@
 //! What the driver's error codes mean for who called.
 
-use cudarc::driver::{result::DriverError, sys::CUresult};
+use cudarc::driver::{
+    result::{self, DriverError},
+    sys::CUresult,
+};
 use met_kernels::{Error, ErrorKind, Result};
 
 /// The oldest driver that takes our PTX.
@@ -58,6 +61,15 @@ fn kind(code: CUresult) -> ErrorKind {
     }
 }
 
+/// What the card has, where there is a context to ask it in.
+fn free() -> String {
+    let memory = result::mem_get_info();
+    memory.map_or_else(
+        |_| String::new(),
+        |(free, total)| format!(": {free} bytes are free of {total}"),
+    )
+}
+
 fn advice(code: CUresult) -> String {
     use CUresult::*;
     let advice = match code {
@@ -66,7 +78,7 @@ fn advice(code: CUresult) -> String {
         CUDA_ERROR_UNSUPPORTED_PTX_VERSION | CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => "the driver is too old",
         CUDA_ERROR_NO_BINARY_FOR_GPU => "the card is older than compute 8.0 (Ampere)",
         _ => match kind(code) {
-            ErrorKind::Exhausted => "the card is out of memory",
+            ErrorKind::Exhausted => return format!("the card is out of memory{} ({code:?})", free()),
             ErrorKind::Fault => "the device is lost to this process; replace the generation",
             _ => "the driver refused the call",
         },

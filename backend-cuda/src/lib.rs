@@ -1,9 +1,9 @@
 //! The CUDA backend: the kernels of `kernels/cuda` on NVIDIA cards, through the driver's own library, which is opened at
 //! run time. Nothing of the CUDA toolkit is needed, neither to build nor to run.
 //!
-//! Everything on the card, and streams, events, modules and pinned memory, is on one ledger. A sweep first releases
-//! what the backend has for itself, then the pools of models whose object was never dropped, then what is left. The
-//! primary context is released when the backend is dropped.
+//! Everything on the card is on one ledger: the primary context, the memory pool, streams, events, graphs, modules, device
+//! and pinned memory. A sweep first releases what the backend has for itself, then the pools of models whose object was
+//! never dropped, then what is left, and the context at last, if nothing is left in it; else it goes with the backend.
 
 mod cards;
 mod context;
@@ -14,6 +14,7 @@ mod launch;
 mod memory;
 mod modules;
 mod ops;
+mod pool;
 pub mod ptx;
 mod sample;
 mod state;
@@ -83,7 +84,7 @@ impl Backend for CudaBackend {
         let open = || {
             cards::start_driver()?;
             let info = cards::find(spec.device)?;
-            let context = Context::open(spec.device)?;
+            let context = Context::open(spec.device, &ledger)?;
             Ok((info, CudaOps::on(context.clone(), &ledger)?, context))
         };
         let (info, ops, context) = open().map_err(convert::error)?;
@@ -147,7 +148,9 @@ impl Backend for CudaBackend {
         if let Err(e) = self.ops.borrow_mut().shutdown() {
             met_backend_api::event!(Error, "the CUDA backend's own resources: {e}");
         }
-        let found = self.ledger.entries();
+        let own = self.ops.borrow().serials();
+        let mut found = self.ledger.entries();
+        found.retain(|entry| !own.contains(&entry.serial));
         for model in self.models.drain(..).filter_map(|model| model.upgrade()) {
             // What it fails to release is swept below.
             model.borrow_mut().release_pools()?;
@@ -159,13 +162,24 @@ impl Backend for CudaBackend {
         };
         // The youngest first: what others depend on was made before them.
         for entry in found.into_iter().rev() {
-            let is_live = self.ledger.entries().iter().any(|e| e.serial == entry.serial);
+            let is_live = self.ledger.holds(entry.serial);
             let error = is_live.then(|| self.ledger.release(entry.serial).err()).flatten();
             report.failures += u64::from(error.is_some());
             report.entries.push(SweptEntry {
                 entry: convert::entry(entry),
                 error: error.map(convert::error).into(),
             });
+        }
+        // What all that was made in goes last, and is told of where it fails.
+        let own = self.ledger.entries();
+        for (serial, error) in self.ops.borrow_mut().close() {
+            let entry = own.iter().find(|entry| entry.serial == serial).cloned();
+            report.count += 1;
+            report.failures += 1;
+            report.entries.extend(entry.map(|entry| SweptEntry {
+                entry: convert::entry(entry),
+                error: Some(convert::error(error)).into(),
+            }));
         }
         Ok(report)
     }

@@ -3,24 +3,29 @@
 use crate::{
     context::{Context, Stream, strike},
     error::{Checked, is_out_of_memory},
+    pool::Pool,
 };
 use cudarc::driver::{
-    result,
+    result::{self, mem_pool},
     sys::{self, CUdeviceptr},
 };
 use met_kernels::{Error, Kind, Ledger, Result, Serial};
 use std::{
     ops::{Deref, DerefMut},
     ptr::NonNull,
+    rc::Rc,
     sync::atomic::Ordering::SeqCst,
 };
 
 /// What allocations need.
 #[derive(Clone, Debug)]
 pub(crate) struct Allocator {
-    pub(crate) context: std::rc::Rc<Context>,
-    pub(crate) stream: std::rc::Rc<Stream>,
+    /// Where the card has pools.
+    pub(crate) pool: Option<Rc<Pool>>,
+    pub(crate) stream: Rc<Stream>,
     pub(crate) ledger: Ledger,
+    /// Outlives what was made in it.
+    pub(crate) context: Rc<Context>,
 }
 
 /// Bytes on the card. Dropping it gives them back, too; [`DeviceBuffer::release`] is the way that reports.
@@ -40,12 +45,12 @@ impl Allocator {
 
     /// Bytes for a step's work, taken and given back in the order of the stream where the card has a pool.
     pub(crate) fn scratch(&self, owner: &str, bytes: usize) -> Result<DeviceBuffer> {
-        if !self.context.has_pool {
+        let Some(pool) = &self.pool else {
             return self.memory(owner, bytes);
-        }
-        // SAFETY: as above; the stream is alive.
+        };
+        // SAFETY: as above; the stream and the pool are alive.
         self.enter(owner, bytes, true, || unsafe {
-            result::malloc_async(self.stream.raw(), bytes)
+            mem_pool::alloc_async(pool.raw(), bytes, self.stream.raw())
         })
     }
 

@@ -26,6 +26,7 @@ fn failures_leave_nothing_behind() {
     every_call_fails_once(simulator, INVALID_VALUE);
     a_lost_context_is_a_fault(simulator);
     errors_are_told_apart_by_code(simulator);
+    what_the_driver_keeps_is_told(simulator);
 }
 
 /// Device memory on the backend's ledger.
@@ -118,7 +119,11 @@ fn life(simulator: &Simulator) -> Result<(), Error> {
     }
     let left = agree(&backend, "everything");
     drop(backend);
-    assert_eq!(simulator.left(), left, "at the context's end: {first:?}");
+    assert_eq!(
+        simulator.left(),
+        left.in_the_context(),
+        "at the context's end: {first:?}"
+    );
     assert_eq!(simulator.objects("contexts"), 0, "{first:?}");
     first.map_or(Ok(()), Err)
 }
@@ -150,6 +155,40 @@ fn ledger_and_card_agree(simulator: &Simulator) {
     assert_eq!(backend.sweep_unreleased().unwrap().count, 0);
     drop(backend);
     simulator.assert_empty("after a life");
+}
+
+/// The pool and the context are tried twice, and then named.
+fn what_the_driver_keeps_is_told(simulator: &Simulator) {
+    let keeps: [(&str, &[&str]); 2] = [
+        ("cuMemPoolDestroy", &["context", "memory pool"]),
+        ("cuDevicePrimaryCtxRelease_v2", &["context"]),
+    ];
+    for (function, left) in keeps {
+        simulator.reset();
+        let mut backend = open(met_cuda::root_module()).unwrap();
+        let free = backend.memory().unwrap().free;
+        (1..=2).for_each(|n| simulator.fail_of(function, n, INVALID_VALUE));
+        let swept = backend.sweep_unreleased().unwrap();
+        assert_eq!((swept.count, swept.failures), (1, 1), "{function}: {swept:?}");
+        let told = &swept.entries[0];
+        assert!(
+            left.contains(&told.entry.owner.as_str()) && told.error.is_some(),
+            "{told:?}"
+        );
+        let on_ledger: Vec<_> = backend.ledger().unwrap().into_iter().map(|e| e.owner).collect();
+        assert_eq!(on_ledger, left, "{function}");
+        assert_eq!(simulator.objects("contexts"), 1, "{function}");
+
+        assert_eq!(backend.sweep_unreleased().unwrap().failures, 0, "{function}");
+        assert_eq!(backend.ledger().unwrap(), [], "{function}");
+        assert_eq!(simulator.objects("contexts"), 0, "{function}");
+        assert!(
+            backend.memory().unwrap().free >= free,
+            "it is what the card said last"
+        );
+        drop(backend);
+        simulator.assert_empty(function);
+    }
 }
 
 fn memory_runs_out_anywhere_in_a_load(simulator: &Simulator) {

@@ -205,7 +205,7 @@ fn a_card_without_a_pool_gives_the_same(simulator: &Simulator) {
         let mut model = load_spec(&mut backend, &model_spec(MODEL)).unwrap();
         let tokens = generate(&mut model, &[vec![5, 200, 31]], Sampling::default(), None, 6);
         assert_eq!(on_the_ledger(&backend), simulator.alive());
-        assert_eq!(simulator.calls_of("cuMemAllocAsync") > 0, pools > 0);
+        assert_eq!(simulator.calls_of("cuMemAllocFromPoolAsync") > 0, pools > 0);
         model.release_pools().unwrap();
         tokens[0].iter().map(|drawn| drawn.token).collect::<Vec<_>>()
     });

@@ -31,6 +31,10 @@ pub mod owner {
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
+    /// What a driver keeps for a program on a device.
+    Context,
+    /// A memory pool of a driver.
+    Pool,
     /// Device memory.
     Memory,
     /// Pinned host memory.
@@ -187,6 +191,11 @@ impl Ledger {
     pub fn total(&self) -> (u64, u64) {
         let state = self.state();
         (state.bytes, state.live.len() as u64)
+    }
+
+    /// Whether a resource is on it.
+    pub fn holds(&self, serial: Serial) -> bool {
+        self.state().live.contains_key(&serial)
     }
 
     /// Every live entry, in order of serial number.

@@ -26,6 +26,8 @@ pub fn entry(entry: Entry) -> abi::LedgerEntry {
     abi::LedgerEntry {
         serial: entry.serial,
         kind: match entry.kind {
+            Kind::Context => abi::ResourceKind::Context,
+            Kind::Pool => abi::ResourceKind::Pool,
             Kind::Memory => abi::ResourceKind::Memory,
             Kind::Pinned => abi::ResourceKind::Pinned,
             Kind::Stream => abi::ResourceKind::Stream,

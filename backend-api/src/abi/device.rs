@@ -52,7 +52,7 @@ pub struct OpenSpec {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// What the device says is free.
+    /// What the device says is free; once its context is given back, what it said last.
     pub free: u64,
     /// What the device has in all.
     pub total: u64,
@@ -66,6 +66,10 @@ pub struct MemoryInfo {
 #[repr(u8)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResourceKind {
+    /// What a driver keeps for the process on a device.
+    Context,
+    /// A memory pool of a driver.
+    Pool,
     /// Device memory.
     Memory,
     /// Pinned host memory.

@@ -16,12 +16,13 @@ use crate::{
     launch::{Arg, Launches},
     memory::Allocator,
     modules::{Kernel, Modules},
+    pool::Pool,
     sample::Slots,
     upload::Staging,
     workspace::Workspace,
 };
 use common::Common;
-use met_kernels::{Error, Ledger, Result};
+use met_kernels::{Error, Ledger, Result, Serial};
 use std::rc::Rc;
 use tensor::same;
 
@@ -44,10 +45,14 @@ pub struct CudaOps {
 impl CudaOps {
     /// On the `ordinal`-th card.
     pub fn new(ordinal: u32, ledger: &Ledger) -> Result<Self> {
-        Self::on(Context::open(ordinal)?, ledger)
+        Self::on(Context::open(ordinal, ledger)?, ledger)
     }
 
     pub(crate) fn on(context: Rc<Context>, ledger: &Ledger) -> Result<Self> {
+        let pool = context
+            .has_pool
+            .then(|| Pool::new(&context, ledger))
+            .transpose()?;
         let stream = Rc::new(Stream::new(ledger)?);
         let prefill = Rc::new(Stream::new(ledger)?);
         let mut modules = Modules::new(ledger);
@@ -56,9 +61,10 @@ impl CudaOps {
             staging: Some(Staging::new(ledger)?),
             slots: Slots::default(),
             allocator: Allocator {
-                context,
+                pool: pool.map(Rc::new),
                 stream: stream.clone(),
                 ledger: ledger.clone(),
+                context,
             },
             modules,
             workspace: Rc::default(),
@@ -93,6 +99,41 @@ impl CudaOps {
             .and(released)
             .and(unloaded)
             .and(closed.into_iter().collect())
+    }
+
+    /// Gives the memory pool back, and the context where nothing is left in it. What failed comes with its error, and
+    /// stays on the ledger. A second call does what the first one could not.
+    pub(crate) fn close(&mut self) -> Vec<(Serial, Error)> {
+        let Allocator {
+            pool,
+            context,
+            ledger,
+            ..
+        } = &self.allocator;
+        let mut failed = Vec::new();
+        if let Some(pool) = pool
+            && ledger.holds(pool.serial())
+        {
+            // What was freed in the order of a stream must be; whether it is, the pool knows.
+            let waited = context.synchronize();
+            let closed = pool.close().map_err(|e| waited.err().unwrap_or(e));
+            failed.extend(closed.err().map(|e| (pool.serial(), e)));
+        }
+        let is_empty = ledger
+            .entries()
+            .iter()
+            .all(|entry| entry.serial == context.serial());
+        if is_empty {
+            failed.extend(context.close().err().map(|e| (context.serial(), e)));
+        }
+        failed
+    }
+
+    /// Of the memory pool and the context: what [`close`](Self::close) gives back.
+    pub(crate) fn serials(&self) -> Vec<Serial> {
+        let Allocator { context, pool, .. } = &self.allocator;
+        let pool = pool.as_ref().map(|pool| pool.serial());
+        pool.into_iter().chain([context.serial()]).collect()
     }
 
     /// Unloads the kernels that were loaded for models. There must be no model.

@@ -21,7 +21,8 @@ pub fn simulator() -> &'static Simulator {
     })
 }
 
-/// What a program holds of a card: bytes of memory and of pinned memory, and how many of the rest.
+/// What a program holds of a card: bytes of memory and of pinned memory, and how many of the rest. A context that has ended
+/// is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     pub memory: u64,
@@ -30,6 +31,8 @@ pub struct Holdings {
     pub events: u64,
     pub graphs: u64,
     pub modules: u64,
+    pub pools: u64,
+    pub contexts: u64,
 }
 
 impl Holdings {
@@ -44,10 +47,19 @@ impl Holdings {
                 "event" => all.events += 1,
                 "graph" => all.graphs += 1,
                 "module" => all.modules += 1,
+                "pool" => all.pools += 1,
+                "context" => all.contexts += 1,
                 other => panic!("a {other} is nothing of a card's"),
             }
         }
         all
+    }
+}
+
+impl Holdings {
+    /// Without the context itself, which goes with its backend.
+    pub fn in_the_context(self) -> Self {
+        Self { contexts: 0, ..self }
     }
 }
 
@@ -67,7 +79,10 @@ impl Simulator {
 
     /// What is alive.
     pub fn alive(&self) -> Holdings {
-        self.holdings("met_sim_objects")
+        Holdings {
+            contexts: self.objects("contexts"),
+            ..self.holdings("met_sim_objects")
+        }
     }
 
     /// What was alive when contexts ended, all together since the last reset.
@@ -167,6 +182,8 @@ impl Simulator {
             events: count("events"),
             graphs: count("graphs") + count("executables"),
             modules: count("modules"),
+            pools: count("pools"),
+            contexts: 0,
         }
     }
 

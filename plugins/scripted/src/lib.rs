@@ -159,6 +159,8 @@ fn error(e: met_kernels::Error) -> Error {
 fn entry(e: met_kernels::Entry) -> LedgerEntry {
     use met_kernels::Kind;
     let kind = match e.kind {
+        Kind::Context => ResourceKind::Context,
+        Kind::Pool => ResourceKind::Pool,
         Kind::Memory => ResourceKind::Memory,
         Kind::Pinned => ResourceKind::Pinned,
         Kind::Stream => ResourceKind::Stream,

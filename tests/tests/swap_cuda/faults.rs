@@ -225,7 +225,7 @@ fn check(world: &World, case: &Case, reports: &[&SwapReport]) {
     }
     assert_eq!(
         world.simulator.left(),
-        left,
+        left.in_the_context(),
         "{case:?}: what the card held in the end is not what is said to be left: {reports:?}"
     );
 }

@@ -19,7 +19,7 @@ use crate::code::Code;
 pub(super) const CONTEXT_BYTES: u64 = 16 << 20;
 
 /// Kinds of what a program makes in a context and is to give back.
-const MADE_BY_PROGRAMS: [&str; 9] = [
+const MADE_BY_PROGRAMS: [&str; 10] = [
     "allocations",
     "bytes",
     "streams",
@@ -29,6 +29,7 @@ const MADE_BY_PROGRAMS: [&str; 9] = [
     "executables",
     "pinned",
     "pinned_bytes",
+    "pools",
 ];
 
 /// Everything that the driver knows.
