@@ -24,6 +24,7 @@ pub fn run(only: Option<&[&str]>) -> Result<Value> {
         let outcome = catch_unwind(AssertUnwindSafe(|| check(&mut ops, &ledger)));
         let problem = outcome.err().map(|panic| message(&*panic)).or_else(|| {
             let closed = ops.shutdown().err().map(|error| error.to_string());
+            drop(ops);
             closed.or_else(|| (ledger.total() != (0, 0)).then(|| "the ledger is not empty".to_owned()))
         });
         results.push(json!({
