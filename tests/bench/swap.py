@@ -19,6 +19,7 @@ and only processes started here are ended.
 import argparse
 import asyncio
 import json
+import mmap
 import os
 import re
 import signal
@@ -35,7 +36,7 @@ from serve import REQUEST_TIMEOUT, Server, Stream, ask, messages, peer_server
 
 # The warm-up is longer than the server keeps reports.
 RUNNING, MORE, SWAPS, WARM_UP = 200, 400, 50, 70
-AT_HAND = 2**30
+AT_HAND, WRITTEN = 2**30, b"\x01" * 2**20
 HELLO = [{"role": "user", "content": "Hi"}]
 
 
@@ -116,7 +117,10 @@ async def gaps(server, args, keep):
 
 def back_memory():
     """Has the machine's host give it memory, which is then free: more than a switch needs, and only for seconds."""
-    b"\x01" * AT_HAND
+    with mmap.mmap(-1, AT_HAND, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for _ in range(0, AT_HAND, len(WRITTEN)):
+            memory.write(WRITTEN)
 
 
 async def our_switches(server, args, keep):
