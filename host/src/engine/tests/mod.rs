@@ -14,6 +14,25 @@ use crate::{
 };
 use met_backend_api::ErrorKind;
 
+/// The steps of a teardown, in their order.
+const STEPS: [&str; 15] = [
+    "drain pipeline",
+    "end sessions",
+    "finish requests",
+    "give up requests",
+    "delete parked copies",
+    "free state slots",
+    "memory before",
+    "synchronize default stream",
+    "synchronize prefill stream",
+    "release pools",
+    "drop model",
+    "sweep unreleased",
+    "ledger",
+    "memory after",
+    "drop backend",
+];
+
 fn start(
     device: impl FnOnce() -> FakeDevice + Send + 'static,
     options: EngineOptions,
@@ -242,26 +261,7 @@ fn a_shutdown_finishes_what_runs_and_reports_every_step() {
     assert!(matches!(engine.submit(request(&[1], 9)), Err(Refused::Draining)));
     assert!(report.is_clean(), "{report:?}");
     let steps: Vec<&str> = report.steps.iter().map(|step| step.name).collect();
-    assert_eq!(
-        steps,
-        [
-            "drain pipeline",
-            "end sessions",
-            "finish requests",
-            "give up requests",
-            "delete parked copies",
-            "free state slots",
-            "memory before",
-            "synchronize default stream",
-            "synchronize prefill stream",
-            "release pools",
-            "drop model",
-            "sweep unreleased",
-            "ledger",
-            "memory after",
-            "drop backend",
-        ]
-    );
+    assert_eq!(steps, STEPS);
     let order = [
         "synchronize 0",
         "synchronize 1",

@@ -9,24 +9,6 @@ struct Everything {
     streams: Vec<(Stage, EventStream)>,
 }
 
-const STEPS: [&str; 15] = [
-    "drain pipeline",
-    "end sessions",
-    "finish requests",
-    "give up requests",
-    "delete parked copies",
-    "free state slots",
-    "memory before",
-    "synchronize default stream",
-    "synchronize prefill stream",
-    "release pools",
-    "drop model",
-    "sweep unreleased",
-    "ledger",
-    "memory after",
-    "drop backend",
-];
-
 impl Everything {
     /// Three that generate, one whose prompt is read, one swapped out to a file, one preempted because there is no room
     /// for its copy, one in the line, and a session.
