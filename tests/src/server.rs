@@ -7,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex, OnceLock,
         mpsc::{self, RecvTimeoutError},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -58,7 +58,8 @@ fn build() -> Result<PathBuf> {
 pub struct Server {
     child: Child,
     url: String,
-    log: std::sync::Arc<Mutex<Vec<String>>>,
+    log: Arc<Mutex<Vec<String>>>,
+    log_reader: JoinHandle<Option<()>>,
 }
 
 impl Server {
@@ -81,7 +82,7 @@ impl Server {
                 }
                 Err(RecvTimeoutError::Timeout) => bail!("met-host did not listen in time:\n{}", server.log()),
                 Err(RecvTimeoutError::Disconnected) => {
-                    let status = server.child.wait()?;
+                    let status = server.wait()?;
                     bail!(
                         "met-host ended with {status} before it listened:\n{}",
                         server.log()
@@ -118,7 +119,7 @@ impl Server {
             .spawn()
             .context("met-host didn't start")?;
         let (sender, lines) = mpsc::channel();
-        let log = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::new(Mutex::new(Vec::new()));
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         thread::spawn(move || {
             for line in BufReader::new(stdout.into_iter().next()?)
@@ -130,7 +131,7 @@ impl Server {
             Some(())
         });
         let kept = log.clone();
-        thread::spawn(move || {
+        let log_reader = thread::spawn(move || {
             for line in BufReader::new(stderr.into_iter().next()?)
                 .lines()
                 .map_while(Result::ok)
@@ -143,6 +144,7 @@ impl Server {
             child,
             url: String::new(),
             log,
+            log_reader,
         };
         Ok((server, lines))
     }
@@ -162,7 +164,7 @@ impl Server {
         self.child.id()
     }
 
-    /// What it has logged so far.
+    /// What it has logged: all of it after [`wait`](Self::wait), before that what was read so far.
     pub fn log(&self) -> String {
         self.log.lock().map(|lines| lines.join("\n")).unwrap_or_default()
     }
@@ -174,11 +176,14 @@ impl Server {
         self.wait()
     }
 
-    /// Waits for the end, at most a minute.
+    /// Waits for the end of the process and of its log, at most a minute.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         let deadline = Instant::now() + START_LIMIT;
         while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
+            // The last lines may still be on their way when the process is gone.
+            if let Some(status) = self.child.try_wait()?
+                && self.log_reader.is_finished()
+            {
                 return Ok(status);
             }
             thread::sleep(Duration::from_millis(20));

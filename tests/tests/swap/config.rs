@@ -194,7 +194,7 @@ fn a_reload_whose_asker_has_gone_is_carried_out_and_remembered() -> Result<()> {
 #[test]
 fn hang_ups_that_come_during_a_reload_are_one() -> Result<()> {
     let slot = scripted("")?;
-    let operated = Operated::start(&[("chat", &slot)])?;
+    let mut operated = Operated::start(&[("chat", &slot)])?;
     operated.configure(&configuration("", &[("chat", &scripted("set load_ms 3600000")?)]))?;
     let mut events = operated.events()?;
     hang_up(&operated)?;
@@ -204,12 +204,13 @@ fn hang_ups_that_come_during_a_reload_are_one() -> Result<()> {
         hang_up(&operated)?;
     }
     operated.send("POST", &format!("/swaps/{id}/cancel"), &Value::Null)?;
-    let reloads = || operated.server.log().matches("was read again").count();
-    eventually("the file was read again", || Ok(reloads() >= 2))?;
+    let reloads = |operated: &Operated| operated.server.log().matches("was read again").count();
+    eventually("the file was read again", || Ok(reloads(&operated) >= 2))?;
     // After every other that may be waiting.
     ensure!(operated.command(&["reload"])?.success);
-    ensure!(reloads() <= 3, "{}", operated.server.log());
     ensure!(generation(&operated, "chat")? == 1);
+    operated.server.stop()?;
+    ensure!(reloads(&operated) <= 3, "{}", operated.server.log());
     Ok(())
 }
 
