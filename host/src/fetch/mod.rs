@@ -20,7 +20,7 @@ use cache::Cache;
 use std::{ffi::OsString, path::PathBuf};
 
 /// How models are fetched, and where to.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Fetcher {
     /// The folder that fetched models are kept in.
     pub cache: PathBuf,
@@ -35,7 +35,7 @@ pub struct Fetcher {
 impl Fetcher {
     /// As the environment says: `MET_CACHE`, or `met-host/models` in `XDG_CACHE_HOME` or in `~/.cache`;
     /// the hub at `HF_ENDPOINT`; and the user's own Python.
-    pub fn from_env() -> Result<Self, FetchError> {
+    pub fn from_env(reporting: Reporting) -> Result<Self, FetchError> {
         let folder = |name: &str| {
             std::env::var_os(name)
                 .filter(|v| !v.is_empty())
@@ -54,7 +54,7 @@ impl Fetcher {
                 command(&["pip3"]),
                 command(&["pip"]),
             ],
-            reporting: Reporting::for_this_process(),
+            reporting,
         })
     }
 
@@ -118,15 +118,19 @@ impl Fetcher {
 
 /// [`Fetcher::resolve`] as the environment says, however long it takes.
 pub fn resolve(source: &ModelSource) -> Result<PathBuf, FetchError> {
-    resolve_unless(source, &|| false)
+    resolve_unless(source, Reporting::for_this_process(), &|| false)
 }
 
-/// [`Fetcher::resolve_unless`] as the environment says.
-pub fn resolve_unless(source: &ModelSource, is_cancelled: &dyn Fn() -> bool) -> Result<PathBuf, FetchError> {
+/// [`Fetcher::resolve_unless`] as the environment says, but for the reporting.
+pub fn resolve_unless(
+    source: &ModelSource,
+    reporting: Reporting,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<PathBuf, FetchError> {
     if let ModelSource::Path(path) = source
         && path.exists()
     {
         return Ok(path.clone());
     }
-    Fetcher::from_env()?.resolve_unless(source, is_cancelled)
+    Fetcher::from_env(reporting)?.resolve_unless(source, is_cancelled)
 }

@@ -39,7 +39,10 @@ pub(super) fn fetch(
         .prefix(".fetching-")
         .tempdir_in(folder)
         .map_err(unusable)?;
-    let meter = Meter::new(fetcher.reporting, &format!("{}=={}", wanted.name, wanted.version));
+    let meter = Meter::new(
+        fetcher.reporting.clone(),
+        &format!("{}=={}", wanted.name, wanted.version),
+    );
     let downloaded = download(fetcher, wanted, work.path(), &meter, is_cancelled);
     meter.finish();
     downloaded?;

