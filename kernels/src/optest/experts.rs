@@ -64,44 +64,61 @@ pub(super) fn route<O: Ops>(ops: &mut O, _: &Ledger) {
 pub(super) fn expert_linear<O: Ops>(ops: &mut O, _: &Ledger) {
     let mut random = Random::new(31);
     for ty in TensorType::ALL {
-        for (experts, outputs, chosen) in [(4, 32, 2), (7, 5, 3), (3, 24, 1), (5, 33, 5)] {
-            let cols = ty.block_len().max(32) * 2;
-            let source = weights::random_weight(&mut random, ty, experts * outputs, cols);
-            for (rows, spread) in [(1, false), (1, true), (23, false), (40, true)] {
-                let x = random.normals(rows * cols * if spread { chosen } else { 1 });
-                let mut routing = routing(&mut random, rows, experts, chosen);
-                if rows == 40 {
-                    // All to the same.
-                    let first = routing[..2 * chosen].to_vec();
-                    routing
-                        .chunks_exact_mut(2 * chosen)
-                        .for_each(|row| row.copy_from_slice(&first));
-                }
-                let products = Products {
-                    source: &source,
-                    experts,
-                    outputs,
-                    chosen,
-                    spread,
-                };
-                let actual = products.run(ops, &x, &routing);
-                let expected = products.run(&mut reference(), &x, &routing);
-                let what = format!(
-                    "{}, {rows} rows, {chosen} of {experts}, spread {spread}",
-                    source.name
-                );
-                let rms = (expected.iter().map(|x| x * x).sum::<f32>() / expected.len() as f32).sqrt();
-                let scaled = |values: &[f32]| values.iter().map(|x| x / rms).collect::<Vec<_>>();
-                assert_close(&scaled(&actual), &scaled(&expected), 3e-3, &what);
-                let (x, routing) = (x.chunks(x.len() / rows), routing.chunks(2 * chosen));
-                let alone = x
-                    .zip(routing)
-                    .step_by(5)
-                    .map(|(x, routing)| products.run(ops, x, routing));
-                for (alone, together) in alone.zip(actual.chunks(chosen * outputs).step_by(5)) {
-                    assert_same_bits(&alone, together, &what);
-                }
-            }
+        let cols = ty.block_len().max(32) * 2;
+        for shape in [(4, 32, 2), (7, 5, 3), (3, 24, 1), (5, 33, 5)] {
+            check(ops, &mut random, ty, cols, shape);
+        }
+    }
+    // No multiples of what a vector or a warp takes at once.
+    for ty in [TensorType::F32, TensorType::F16, TensorType::BF16] {
+        for cols in [1, 31, 33] {
+            check(ops, &mut random, ty, cols, (3, 9, 2));
+        }
+    }
+}
+
+/// Checks products with weights of so many experts and outputs, of which a row chooses so many.
+fn check<O: Ops>(
+    ops: &mut O,
+    random: &mut Random,
+    ty: TensorType,
+    cols: usize,
+    (experts, outputs, chosen): (usize, usize, usize),
+) {
+    let source = weights::random_weight(random, ty, experts * outputs, cols);
+    for (rows, spread) in [(1, false), (1, true), (23, false), (40, true)] {
+        let x = random.normals(rows * cols * if spread { chosen } else { 1 });
+        let mut routing = routing(random, rows, experts, chosen);
+        if rows == 40 {
+            // All to the same.
+            let first = routing[..2 * chosen].to_vec();
+            routing
+                .chunks_exact_mut(2 * chosen)
+                .for_each(|row| row.copy_from_slice(&first));
+        }
+        let products = Products {
+            source: &source,
+            experts,
+            outputs,
+            chosen,
+            spread,
+        };
+        let actual = products.run(ops, &x, &routing);
+        let expected = products.run(&mut reference(), &x, &routing);
+        let what = format!(
+            "{}, {rows} rows of {cols}, {chosen} of {experts}, spread {spread}",
+            source.name
+        );
+        let rms = (expected.iter().map(|x| x * x).sum::<f32>() / expected.len() as f32).sqrt();
+        let scaled = |values: &[f32]| values.iter().map(|x| x / rms).collect::<Vec<_>>();
+        assert_close(&scaled(&actual), &scaled(&expected), 3e-3, &what);
+        let (x, routing) = (x.chunks(x.len() / rows), routing.chunks(2 * chosen));
+        let alone = x
+            .zip(routing)
+            .step_by(5)
+            .map(|(x, routing)| products.run(ops, x, routing));
+        for (alone, together) in alone.zip(actual.chunks(chosen * outputs).step_by(5)) {
+            assert_same_bits(&alone, together, &what);
         }
     }
 }

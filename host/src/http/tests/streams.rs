@@ -187,7 +187,8 @@ async fn a_client_that_leaves_is_cancelled() {
 #[tokio::test]
 async fn two_hundred_clients_that_leave_mid_stream_leave_nothing_behind() {
     let server = Server::start().await;
-    server.device.set_step_time(Duration::from_millis(1));
+    // None is answered before the last one has come.
+    server.device.set_step_time(Duration::from_millis(200));
     let body = chat(json!({"stream": true, "ignore_eos": true})).to_string();
     let mut clients = Vec::new();
     for _ in 0..200 {
@@ -201,6 +202,7 @@ async fn two_hundred_clients_that_leave_mid_stream_leave_nothing_behind() {
         })
         .await;
     drop(clients);
+    server.device.set_step_time(Duration::ZERO);
     server.until_idle().await;
     assert_eq!(
         server.client().await.post(PATH, &chat(json!({}))).await.status,
