@@ -55,7 +55,9 @@ pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
 }
 
 async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()> {
-    // Taken first: a port that is in use shows before a minute of loading.
+    // Before anything says that the server is there: a signal then stops it in order.
+    let mut signals = Signals::listen()?;
+    // Taken before the load: a port that is in use shows at once.
     let listen = args.listen.or(config.listen).unwrap_or(LISTEN);
     let listener = TcpListener::bind(listen)
         .await
@@ -68,7 +70,6 @@ async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()
         .context("the operators' listener")?;
     tracing::info!("operators connect to {}", admin.address()?);
     let deadline = drain_deadline(args, &config)?;
-    let mut signals = Signals::listen()?;
 
     let supervisor = Supervisor::new(Arc::new(Slots::new()));
     let reloader = Reloader::new(
