@@ -182,7 +182,7 @@ fn a_teardown_under_load_gives_every_pool_back_in_order() -> Result<()> {
 fn a_session_outlives_what_others_compute_until_it_expires() -> Result<()> {
     let hybrid = Hybrid::new("granitemoehybrid")?;
     // Room for some conversations and for few snapshots.
-    let small = json!({"kv_memory": "96K", "snapshots": 4, "session_ttl_s": 20, "max_seqs": 2});
+    let small = json!({"kv_memory": "96K", "snapshots": 4, "max_seqs": 2});
     let operated = Operated::start(&[("chat", &with(&hybrid.slot(), small.clone()))])?;
     let Hybrid { prompt, greedy, .. } = &hybrid;
     let turn = [&prompt[..], &greedy[..50]].concat();
