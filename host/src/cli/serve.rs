@@ -3,7 +3,7 @@
 use super::{ServeArgs, say};
 use crate::{
     admin::{self, AdminAddress, AdminListener, Operators},
-    config::{Config, Reloaded, Reloader, SlotConfig},
+    config::{Config, Reloaded, Reloader, SlotConfig, seconds},
     http::{self, AppState},
     loader::Builtins,
     slot::{
@@ -161,11 +161,8 @@ fn of_command_line(args: &ServeArgs) -> Config {
 }
 
 fn drain_deadline(args: &ServeArgs, config: &Config) -> Result<Duration> {
-    match (args.drain_deadline, config.drain_deadline_s) {
-        (Some(seconds), _) => Ok(Duration::from_secs(seconds)),
-        (None, Some(seconds)) => Duration::try_from_secs_f64(seconds).context("drain_deadline_s"),
-        (None, None) => Ok(DRAIN_DEADLINE),
-    }
+    let given = args.drain_deadline.or(config.drain_deadline_s);
+    Ok(seconds("drain_deadline_s", given, DRAIN_DEADLINE)?)
 }
 
 /// Loads every slot, all at the same time. The first failure is the server's.
