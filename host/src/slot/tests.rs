@@ -40,12 +40,12 @@ fn lease(slots: &Slots<()>) -> Result<Lease<()>, LeaseError> {
 fn a_name_without_a_slot_and_a_slot_without_a_generation_are_told_apart() {
     let slots = Slots::<()>::new();
     assert!(matches!(lease(&slots), Err(LeaseError::UnknownModel { .. })));
-    assert!(!slots.is_ready());
     let slot = slots.add("chat");
+    assert!(!slot.is_ready());
     assert!(matches!(lease(&slots), Err(LeaseError::NotReady { .. })));
     slot.switch(Some(generation(&slot)));
     assert_eq!(lease(&slots).map(|lease| lease.number()), Ok(1));
-    assert!(slots.is_ready());
+    assert!(slot.is_ready());
     slots.shutdown(Duration::ZERO);
 }
 
@@ -65,7 +65,7 @@ fn a_lease_keeps_the_generation_it_was_taken_on_through_a_switch() {
     let waiting = std::thread::spawn(move || incumbent.shutdown(Duration::from_secs(86_400)));
     drop(old);
     assert!(waiting.join().expect("no panic").teardown.is_clean());
-    assert!(slots.is_ready());
+    assert!(slot.is_ready());
     assert!(slots.shutdown(Duration::ZERO)[0].1.teardown.is_clean());
 }
 

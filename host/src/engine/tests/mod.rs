@@ -257,7 +257,7 @@ fn a_fault_fails_every_request_and_fences_the_engine() {
     wait_for(&engine, |snapshot| {
         matches!(snapshot.state, EngineState::Fenced(_))
     });
-    assert!(!engine.snapshot().is_ready());
+    assert!(!engine.is_open());
     assert!(matches!(engine.submit(request(&[1], 9)), Err(Refused::Draining)));
     let report = engine.shutdown(LONG);
     assert_eq!(report.left, Some(Vec::new()));

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     fetch::{self, ModelSource, Reporting},
     loader::{Progress, Services},
-    slot::{Generation, LoadSpec, ModelText, Slot, load},
+    slot::{Generation, LoadSpec, ModelText, Slot, generation::UNLOAD_WAIT, load},
 };
 use met_model::{Checkpoint, checkpoint, weights_identity};
 use std::{
@@ -18,8 +18,6 @@ use std::{
 };
 use tokio::sync::broadcast;
 
-/// How long the threads of a library may take to end once its engine thread has.
-const UNLOAD_WAIT: Duration = Duration::from_secs(5);
 /// How often a drain looks whether it is to stop.
 const POLL: Duration = Duration::from_millis(20);
 /// How often a load tells how far it is.
@@ -447,7 +445,7 @@ impl<T: ModelText> Swap<'_, T> {
 }
 
 /// How long a step of a swap took.
-pub const STEP_SECONDS: &str = "met_swap_step_seconds";
+const STEP_SECONDS: &str = "met_swap_step_seconds";
 
 fn log_load<T>(slot: &str, generation: &Generation<T>) {
     let info = generation.engine().info();
