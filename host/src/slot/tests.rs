@@ -91,7 +91,7 @@ fn what_one_backend_has_computed_is_not_given_to_one_that_may_be_another() {
         let ((old, from), (new, to)) = (controlled(&slot), controlled(&slot));
         ([old, new], [from, to])
     };
-    from.set_step_time(Duration::from_millis(1));
+    from.hold("collect");
     slot.switch(Some(Arc::clone(&old)));
     let request = Request {
         prompt: vec![1; 20],
@@ -100,6 +100,10 @@ fn what_one_backend_has_computed_is_not_given_to_one_that_may_be_another() {
     };
     let streams = lease(&slots).expect("ready").submit(vec![request]).expect("room");
     let mut stream = streams.into_iter().next().expect("one for each request");
+    (0..5).for_each(|_| from.pass());
+    slot.switch(Some(Arc::clone(&new)));
+    old.engine().move_out();
+    from.release();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -109,10 +113,6 @@ fn what_one_backend_has_computed_is_not_given_to_one_that_may_be_another() {
         while let Some(event) = stream.next().await {
             if let Event::Token(token) = event {
                 tokens.push(token.id);
-            }
-            if tokens.len() == 5 {
-                slot.switch(Some(Arc::clone(&new)));
-                old.engine().move_out();
             }
         }
         tokens
