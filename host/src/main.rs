@@ -5,29 +5,35 @@ use met_host::{
     cli::{self, Cli, Command},
     loader::Builtins,
 };
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    cli::log();
-    let builtins = Builtins::default().with("cpu", met_cpu::root_module);
-    let result = match &cli.command {
-        None => cli::serve(&cli.serve, &builtins),
-        Some(Command::Serve(args)) => cli::serve(args, &builtins),
-        Some(Command::Bench(args)) => cli::bench(args, &builtins),
-        Some(Command::Fetch(args)) => cli::fetch(args),
-        Some(Command::Operate(what)) => match cli::operate(what) {
-            Ok(true) => Ok(()),
-            // It has said why.
-            Ok(false) => return ExitCode::FAILURE,
-            Err(error) => Err(error),
-        },
+    let result = match cli::log() {
+        // Its last lines come before ours.
+        Ok(_logged) => run(&cli),
+        Err(error) => Err(error),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("met-host: {error:#}");
+            // Nobody may read it.
+            let _ = writeln!(std::io::stderr(), "met-host: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Does what the command line says. False where it has said already why the outcome is not what was asked.
+fn run(cli: &Cli) -> anyhow::Result<bool> {
+    let builtins = Builtins::default().with("cpu", met_cpu::root_module);
+    match &cli.command {
+        None => cli::serve(&cli.serve, &builtins)?,
+        Some(Command::Serve(args)) => cli::serve(args, &builtins)?,
+        Some(Command::Bench(args)) => cli::bench(args, &builtins)?,
+        Some(Command::Fetch(args)) => cli::fetch(args)?,
+        Some(Command::Operate(what)) => return cli::operate(what),
+    }
+    Ok(true)
 }
