@@ -6,6 +6,15 @@ use object::{
 };
 use std::fs::File;
 
+/// The processors that this program runs on; `None` where it is not known how ELF calls them.
+const OWN_MACHINE: Option<elf::Machine> = if cfg!(target_arch = "x86_64") {
+    Some(elf::EM_X86_64)
+} else if cfg!(target_arch = "aarch64") {
+    Some(elf::EM_AARCH64)
+} else {
+    None
+};
+
 /// Checks that the file is a library, and not a part of one: the dynamic linker maps what is not there,
 /// and the process dies on the first touch.
 pub(super) fn check(file: &File) -> Result<(), String> {
@@ -14,6 +23,13 @@ pub(super) fn check(file: &File) -> Result<(), String> {
     let endian = parsed.endian();
     if parsed.elf_header().e_type.get(endian) != elf::ET_DYN {
         return Err("it is not a shared object".to_owned());
+    }
+    // The dynamic linker says of these that there is no such file.
+    if OWN_MACHINE.is_some_and(|own| own != parsed.elf_header().e_machine.get(endian)) {
+        let own = std::env::consts::ARCH;
+        return Err(format!(
+            "it is built for another processor than this program, {own}"
+        ));
     }
     let length = (&cache).len().map_err(|()| "its length is unknown")?;
     let is_whole = parsed.elf_program_headers().iter().all(|header| {

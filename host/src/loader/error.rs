@@ -23,6 +23,18 @@ pub enum LoadError {
         /// What the system said.
         reason: String,
     },
+    /// The copy that is to run can't be made.
+    #[error(
+        "{file}: it can't be copied to {to} ({reason}); make room there, or let this program write there"
+    )]
+    NotCopied {
+        /// The file.
+        file: String,
+        /// Where.
+        to: String,
+        /// What the system said.
+        reason: String,
+    },
     /// The file is not a shared library of this machine.
     #[error("{file}: not a shared library ({reason}); a backend is a file like libmet_cpu.so")]
     NotALibrary {
@@ -68,6 +80,14 @@ pub enum LoadError {
         file: String,
         /// The first difference.
         difference: String,
+    },
+    /// There is no thread to load it on.
+    #[error("{file}: the system gives no thread to load it on ({reason}); allow this user more (ulimit -u)")]
+    NoThread {
+        /// The file.
+        file: String,
+        /// What the system said.
+        reason: String,
     },
     /// Its initialisers did not return; it stays mapped.
     #[error(

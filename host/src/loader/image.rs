@@ -3,7 +3,7 @@
 use super::{LoadError, checks, elf, error, keys, stage::Staged};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use met_backend_api::BackendModule_Ref;
-use std::{ffi::c_void, fmt, mem::ManuallyDrop, ops::Range, path::Path};
+use std::{ffi::c_void, fmt, io, mem::ManuallyDrop, ops::Range, path::Path};
 
 /// What is left to think of where a library's file gives no reason to stay.
 const THREAD_LOCAL: &str = "a thread that has not ended holds a thread-local of it that has a destructor";
@@ -55,9 +55,13 @@ impl Image {
         if let Err(e) = library.close() {
             return Err(error::with_causes(&e));
         }
-        if is_mapped(&self.staged.unique_name) {
-            let of_file = elf::reason_to_stay(self.staged.copy());
-            return Err(of_file.unwrap_or(THREAD_LOCAL).to_owned());
+        match is_mapped(&self.staged.unique_name) {
+            Ok(false) => {}
+            Ok(true) => {
+                let of_file = elf::reason_to_stay(self.staged.copy());
+                return Err(of_file.unwrap_or(THREAD_LOCAL).to_owned());
+            }
+            Err(e) => return Err(format!("it may be gone, but the memory map can't be read: {e}")),
         }
         // SAFETY: taken once. Only now may the copy's name be used again.
         drop(unsafe { ManuallyDrop::take(&mut self.staged) });
@@ -76,13 +80,12 @@ impl fmt::Debug for Image {
 /// Whether code of this name stands in the process's memory map. Addresses prove nothing, for they are
 /// used again; nor does a mapping without code: the standard library keeps some of files whose symbols it
 /// has read for a backtrace.
-fn is_mapped(unique_name: &str) -> bool {
+fn is_mapped(unique_name: &str) -> io::Result<bool> {
     let is_code = |line: &str| line.split(' ').nth(1).is_some_and(|access| access.contains('x'));
-    // Unreadable: it may be.
-    std::fs::read_to_string("/proc/self/maps").map_or(true, |maps| {
-        maps.lines()
-            .any(|line| is_code(line) && line.contains(unique_name))
-    })
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    Ok(maps
+        .lines()
+        .any(|line| is_code(line) && line.contains(unique_name)))
 }
 
 /// The extent of the loaded object that holds an address; empty where there is none.

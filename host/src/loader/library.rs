@@ -9,6 +9,7 @@ use super::{
 };
 use met_backend_api::BackendModule_Ref;
 use std::{
+    io,
     path::Path,
     sync::{Arc, mpsc},
     time::Duration,
@@ -179,8 +180,8 @@ fn load_file(file: &Path, owner: Owner) -> Result<(Module, State), LoadError> {
         Ok((image, module))
     });
     match opened {
-        Some(Ok((image, Ok(module)))) => Ok((module, State::Mapped(image))),
-        Some(Ok((image, Err(e)))) => {
+        Ok(Ok((image, Ok(module)))) => Ok((module, State::Mapped(image))),
+        Ok(Ok((image, Err(e)))) => {
             let unload = match still_runs_on(owner, REFUSED_WAIT) {
                 Some(reason) => Unload::Retained { reason },
                 None => unmap(image, owner),
@@ -190,8 +191,12 @@ fn load_file(file: &Path, owner: Owner) -> Result<(Module, State), LoadError> {
             }
             Err(e)
         }
-        Some(Err(e)) => Err(e),
-        None => Err(LoadError::Hung {
+        Ok(Err(e)) => Err(e),
+        Err(NotRun::NoThread(e)) => Err(LoadError::NoThread {
+            file: file.display().to_string(),
+            reason: e.to_string(),
+        }),
+        Err(NotRun::Hung) => Err(LoadError::Hung {
             file: file.display().to_string(),
             waited: LONGEST_LINKING,
         }),
@@ -209,17 +214,31 @@ fn unmap(image: Image, owner: Owner) -> Unload {
     // SAFETY: the callers have seen the end of every thread and handle.
     let closed = on_own_thread(owner, move || unsafe { image.close() });
     match closed {
-        Some(Ok(())) => Unload::Unmapped,
-        Some(Err(reason)) => Unload::Retained { reason },
-        None => Unload::Retained {
+        Ok(Ok(())) => Unload::Unmapped,
+        Ok(Err(reason)) => Unload::Retained { reason },
+        Err(NotRun::NoThread(e)) => Unload::Retained {
+            reason: format!("the system gives no thread for its finalisers: {e}"),
+        },
+        Err(NotRun::Hung) => Unload::Retained {
             reason: format!("its finalisers did not return within {LONGEST_LINKING:?}"),
         },
     }
 }
 
+/// Why a library's code gave no result.
+enum NotRun {
+    /// The system gives no thread for it.
+    NoThread(io::Error),
+    /// It takes too long; its thread is left behind.
+    Hung,
+}
+
 /// Runs code of a library on a thread that ends with it, so that no thread-local of the library stays on
-/// a thread of the host's. `None` where it takes too long; the thread is left behind then.
-fn on_own_thread<T: Send + 'static>(owner: Owner, run: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// a thread of the host's.
+fn on_own_thread<T: Send + 'static>(
+    owner: Owner,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NotRun> {
     let (send, receive) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name("met-loader".to_owned())
@@ -229,16 +248,16 @@ fn on_own_thread<T: Send + 'static>(owner: Owner, run: impl FnOnce() -> T + Send
             // Nobody receives once it took too long.
             let _ = send.send(run());
         });
-    let Ok(thread) = thread else { return None };
+    let thread = thread.map_err(NotRun::NoThread)?;
     match receive.recv_timeout(LONGEST_LINKING) {
         Ok(result) => {
             let _ = thread.join();
-            Some(result)
+            Ok(result)
         }
-        Err(mpsc::RecvTimeoutError::Timeout) => None,
+        Err(mpsc::RecvTimeoutError::Timeout) => Err(NotRun::Hung),
         Err(mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
             Err(panic) => std::panic::resume_unwind(panic),
-            Ok(()) => None,
+            Ok(()) => Err(NotRun::Hung),
         },
     }
 }

@@ -42,20 +42,26 @@ pub(super) struct Staged {
 impl Staged {
     /// Copies `file`.
     pub(super) fn copy_of(file: &Path) -> Result<Self, LoadError> {
-        let staged = Source::open(file)
-            .and_then(|source| {
-                let unique_name = unique_name(file);
-                let staged = match std::env::var_os(FOLDER_VARIABLE) {
-                    Some(folder) => Self::on_disk(&source.file, Path::new(&folder), unique_name),
-                    None => Self::in_memory(&source.file, unique_name),
-                }?;
-                source.check_unchanged()?;
-                Ok(staged)
-            })
-            .map_err(|e| LoadError::Unreadable {
-                file: file.display().to_string(),
-                reason: e.to_string(),
-            })?;
+        let unreadable = |e: io::Error| LoadError::Unreadable {
+            file: file.display().to_string(),
+            reason: e.to_string(),
+        };
+        let source = Source::open(file).map_err(unreadable)?;
+        let unique_name = unique_name(file);
+        let folder = std::env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
+        let staged = match &folder {
+            Some(folder) => Self::on_disk(&source.file, Path::new(folder), unique_name),
+            None => Self::in_memory(&source.file, unique_name),
+        };
+        let staged = staged.map_err(|e| LoadError::NotCopied {
+            file: file.display().to_string(),
+            to: folder.map_or_else(
+                || "memory".to_owned(),
+                |f| format!("{FOLDER_VARIABLE}={}", f.display()),
+            ),
+            reason: e.to_string(),
+        })?;
+        source.check_unchanged().map_err(unreadable)?;
         elf::check(&staged.copy).map_err(|reason| LoadError::NotALibrary {
             file: file.display().to_string(),
             reason,
@@ -277,6 +283,10 @@ mod tests {
         // The first program header's offset in the file.
         moved[64 + 8..64 + 16].copy_from_slice(&u64::MAX.to_le_bytes());
         let moved = file(&moved);
+        let mut foreign = whole.clone();
+        // The processor: SPARC.
+        foreign[18..20].copy_from_slice(&2_u16.to_le_bytes());
+        let foreign = file(&foreign);
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         let name = CString::new(pipe.to_str().unwrap()).unwrap();
@@ -287,6 +297,7 @@ mod tests {
             (stub.path(), "not a shared library"),
             (cut.path(), "not a shared library"),
             (moved.path(), "it is cut off"),
+            (foreign.path(), "it is built for another processor"),
             (Path::new("/"), "not a regular file"),
             (&pipe, "not a regular file"),
             (Path::new("/no/such.so"), "No such file"),

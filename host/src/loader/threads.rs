@@ -37,7 +37,8 @@ struct Thread {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct KernelThread {
     id: libc::pid_t,
-    started: u64,
+    /// `None` where it could not be read.
+    started: Option<u64>,
 }
 
 /// A new owner.
@@ -74,11 +75,11 @@ impl Drop for Scope {
 pub(super) fn adopt_current(owner: Owner) {
     let this = KernelThread::current();
     let mut known = known();
-    if !known.iter().any(|t| t.owner == owner && t.kernel == this) {
+    if !known.iter().any(|t| t.owner == owner && t.kernel == Some(this)) {
         known.push(Thread {
             serial: next_serial(),
             owner,
-            kernel: this,
+            kernel: Some(this),
         });
     }
 }
@@ -110,19 +111,31 @@ fn alive(owner: Owner) -> Vec<String> {
 }
 
 impl KernelThread {
-    /// The calling thread; `None` where the kernel's list cannot be read.
-    fn current() -> Option<Self> {
+    /// The calling thread.
+    fn current() -> Self {
         // SAFETY: takes nothing and cannot fail.
         let id = unsafe { libc::gettid() };
-        let (_, started) = look_up(id)?;
-        Some(Self { id, started })
+        let started = look_up(id).map(|(_, started)| started);
+        Self { id, started }
     }
 
-    /// Its name, while it exists.
+    /// Its name, while it exists. One that can't be looked up, for a process out of descriptors, exists as long as the
+    /// kernel has a thread of its number: code must never go under one that runs.
     fn name(self) -> Option<String> {
-        let (name, started) = look_up(self.id)?;
-        (started == self.started).then(|| format!("{name} (thread {})", self.id))
+        let name = match look_up(self.id) {
+            Some((_, started)) if self.started.is_some_and(|before| before != started) => return None,
+            Some((name, _)) => name,
+            None if exists(self.id) => "a thread".to_owned(),
+            None => return None,
+        };
+        Some(format!("{name} (thread {})", self.id))
     }
+}
+
+/// Whether this process has a thread of this number.
+fn exists(id: libc::pid_t) -> bool {
+    // SAFETY: signal 0 is sent to nobody; the call only tells whether it could be.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, 0) == 0 }
 }
 
 /// Name and start of a thread of this process, from its line in `/proc` ("ID (NAME) STATE ...").
@@ -211,7 +224,7 @@ unsafe extern "C-unwind" fn run_errand(errand: *mut c_void) -> *mut c_void {
     CURRENT.set(errand.owner);
     let this = KernelThread::current();
     if let Some(thread) = known().iter_mut().find(|t| t.serial == errand.serial) {
-        thread.kernel = this;
+        thread.kernel = Some(this);
     }
     // SAFETY: what the library asked for, on the thread that it asked for.
     unsafe { (errand.start)(errand.argument) }
