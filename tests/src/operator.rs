@@ -61,12 +61,25 @@ impl Operated {
 
     /// The same with environment variables.
     pub fn start_in(env: &[(&str, &str)], head: &str, slots: &[(&str, &Value)]) -> Result<Self> {
+        Self::start_by(head, slots, |args| Server::start_with(args, env))
+    }
+
+    /// The same in a shell's surroundings, after its commands `setup`.
+    pub fn start_after(setup: &str, slots: &[(&str, &Value)]) -> Result<Self> {
+        Self::start_by("", slots, |args| Server::start_after(setup, args, &[]))
+    }
+
+    fn start_by(
+        head: &str,
+        slots: &[(&str, &Value)],
+        start: impl FnOnce(&[&str]) -> Result<Server>,
+    ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let config = folder.path().join("met.toml");
         fs::write(&config, configuration(head, slots))?;
         let admin = format!("unix:{}", folder.path().join("admin.sock").display());
         let config = config.to_str().context("a path in UTF-8")?;
-        let server = Server::start_with(&["--config", config, "--admin", &admin], env)?;
+        let server = start(&["--config", config, "--admin", &admin])?;
         Ok(Self { server, folder })
     }
 
@@ -77,7 +90,12 @@ impl Operated {
 
     /// Writes the configuration file anew.
     pub fn configure(&self, text: &str) -> Result<()> {
-        Ok(fs::write(self.folder.path().join("met.toml"), text)?)
+        Ok(fs::write(self.configuration_file(), text)?)
+    }
+
+    /// Where the configuration file is.
+    pub fn configuration_file(&self) -> PathBuf {
+        self.folder.path().join("met.toml")
     }
 
     /// Asks the operators' listener.
@@ -151,7 +169,8 @@ impl Operated {
     /// The greedy continuation of a fixed prompt by a slot's model.
     pub fn answer(&self, slot: &str) -> Result<String> {
         let body = json!({"model": slot, "prompt": "Once upon a time", "max_tokens": 24, "temperature": 0});
-        let answer = self.server.post("/v1/completions", &body)?;
+        let mut answer = ureq::post(format!("{}/v1/completions", self.server.url())).send_json(body)?;
+        let answer: Value = answer.body_mut().read_json()?;
         let text = answer["choices"][0]["text"].as_str();
         Ok(text.with_context(|| format!("no text in {answer}"))?.to_owned())
     }

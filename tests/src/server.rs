@@ -2,7 +2,6 @@
 
 use crate::plugins;
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
@@ -24,6 +23,10 @@ pub fn artifacts() -> Result<&'static Path> {
         .get_or_init(|| build().map_err(|e| format!("{e:#}")))
         .as_deref()
         .map_err(|e| anyhow::anyhow!(e.clone()))
+}
+
+fn executable() -> Result<PathBuf> {
+    Ok(artifacts()?.join("met-host"))
 }
 
 /// Builds the server and the backend libraries; quick where `cargo test` has built them already.
@@ -71,7 +74,17 @@ impl Server {
 
     /// The same with environment variables.
     pub fn start_with(args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
-        let (mut server, lines) = Self::spawn(args, env)?;
+        Self::listening(Self::spawn(args, env)?)
+    }
+
+    /// The same in a shell's surroundings: after its commands `setup`, which find the variables.
+    pub fn start_after(setup: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{setup}; exec \"$0\" \"$@\"")]);
+        Self::listening(Self::spawn_by(shell.arg(executable()?), args, env)?)
+    }
+
+    fn listening((mut server, lines): (Self, mpsc::Receiver<String>)) -> Result<Self> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
             match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -110,7 +123,15 @@ impl Server {
 
     /// Starts it; its standard output comes line by line.
     fn spawn(args: &[&str], env: &[(&str, &str)]) -> Result<(Self, mpsc::Receiver<String>)> {
-        let mut child = Command::new(artifacts()?.join("met-host"))
+        Self::spawn_by(&mut Command::new(executable()?), args, env)
+    }
+
+    fn spawn_by(
+        command: &mut Command,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<(Self, mpsc::Receiver<String>)> {
+        let mut child = command
             .args(["--listen", "127.0.0.1:0"])
             .args(args)
             .envs(env.iter().copied())
@@ -158,21 +179,6 @@ impl Server {
     /// `ADDR:PORT`.
     pub fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
-    }
-
-    /// The JSON of an answer, which must be a success.
-    pub fn post(&self, route: &str, body: &Value) -> Result<Value> {
-        let mut answer = ureq::post(format!("{}{route}", self.url)).send_json(body)?;
-        Ok(answer.body_mut().read_json()?)
-    }
-
-    /// The value of a metric, of the first model that has it.
-    pub fn metric(&self, name: &str) -> Result<f64> {
-        let mut answer = ureq::get(format!("{}/metrics", self.url)).call()?;
-        let page = answer.body_mut().read_to_string()?;
-        let line = page.lines().find(|line| line.starts_with(name));
-        let line = line.with_context(|| format!("no {name} in\n{page}"))?;
-        Ok(line.rsplit(' ').next().context("a value")?.parse()?)
     }
 
     /// The process.

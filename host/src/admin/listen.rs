@@ -47,8 +47,12 @@ impl std::fmt::Display for AdminAddress {
 
 /// The socket of a server on `port` that was given no other. One a port, so that servers beside each other don't meet.
 pub(crate) fn default_path(port: u16) -> PathBuf {
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    folder.join(format!("met-host-{port}.sock"))
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // An empty one is none, and whoever stands elsewhere would not find a relative one.
+    let folder = folder.filter(|folder| folder.is_absolute());
+    folder
+        .unwrap_or_else(std::env::temp_dir)
+        .join(format!("met-host-{port}.sock"))
 }
 
 /// The bound listener.
@@ -118,7 +122,7 @@ impl AdminListener {
             AdminAddress::Unix(path) => {
                 remove_stale(path).await?;
                 let listener = UnixListener::bind(path)
-                    .with_context(|| format!("can't listen on {}", path.display()))?;
+                    .with_context(|| format!("can't listen on {}; give another --admin", path.display()))?;
                 let file = SocketFile::of(path);
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
                     .with_context(|| format!("can't keep others from {}", path.display()))?;

@@ -14,7 +14,10 @@
 use super::{SlotConfig, slot::seconds};
 use crate::{admin::AdminAddress, loader::Builtins, slot::check_name};
 use serde::{Deserialize, Deserializer, de::Error};
-use std::{collections::BTreeMap, fmt::Display, fs, net::SocketAddr, ops::Range, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap, fmt::Display, fs, io::Read, net::SocketAddr, ops::Range, path::Path,
+    time::Duration,
+};
 use toml::de::DeTable;
 
 /// Largest file that is read.
@@ -51,11 +54,15 @@ impl Config {
     /// Reads a file. The error names the file and the line.
     pub fn read(path: &Path, builtins: &Builtins) -> Result<Self, String> {
         let at = |problem: String| format!("{}: {problem}", path.display());
-        let size = fs::metadata(path).map_err(|error| at(error.to_string()))?.len();
-        if size > MAX_BYTES {
-            return Err(at(format!("{size} bytes is more than any configuration needs")));
+        let mut text = String::new();
+        fs::File::open(path)
+            .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
+            .map_err(|error| at(error.to_string()))?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(at(format!(
+                "more than {MAX_BYTES} bytes are more than any configuration needs"
+            )));
         }
-        let text = fs::read_to_string(path).map_err(|error| at(error.to_string()))?;
         Self::parse(&text, builtins).map_err(at)
     }
 

@@ -84,6 +84,13 @@ impl<T: ModelText> Reloader<T> {
             .path
             .as_ref()
             .ok_or("this server was started without --config: there is nothing to reload")?;
+        if path.metadata().is_ok_and(|file| !file.is_file()) {
+            // To open a pipe waits for whoever writes to it.
+            return Err(format!(
+                "{}: it is no regular file, so it can't be read again",
+                path.display()
+            ));
+        }
         let new = Config::read(path, &self.builtins)?;
         if new.slots.is_empty() && !applied.slots.is_empty() {
             // An editor may have emptied it before it writes it.

@@ -7,11 +7,11 @@ use met_tests::{
     server::artifacts,
 };
 use serde_json::{Value, json};
-use std::process::Command;
+use std::{fs, process::Command};
 
-fn hang_up(operated: &Operated) -> Result<()> {
+fn hang_up(server: &Server) -> Result<()> {
     let status = Command::new("kill")
-        .args(["-HUP", &operated.server.pid().to_string()])
+        .args(["-HUP", &server.pid().to_string()])
         .status()?;
     ensure!(status.success(), "{status}");
     Ok(())
@@ -84,7 +84,7 @@ fn a_bad_file_changes_nothing_and_names_the_line() -> Result<()> {
             !told.success && told.error.contains(&line) && told.error.contains(says),
             "{line} {told:?}"
         );
-        hang_up(&operated)?;
+        hang_up(&operated.server)?;
         // The file must stay as it is until it was read.
         eventually("the log names the line", || {
             let log = operated.server.log();
@@ -117,7 +117,7 @@ fn a_hang_up_applies_the_file_while_clients_are_served() -> Result<()> {
     let before = operated.answer("chat")?;
     let other = scripted("set salt 2")?;
     operated.configure(&configuration("", &[("chat", &other), ("more", &other)]))?;
-    hang_up(&operated)?;
+    hang_up(&operated.server)?;
     eventually("both slots are as the file says", || {
         let chat = operated.answer("chat")?;
         Ok(operated.models()? == ["chat", "more"] && chat != before && chat == operated.answer("more")?)
@@ -197,11 +197,11 @@ fn hang_ups_that_come_during_a_reload_are_one() -> Result<()> {
     let mut operated = Operated::start(&[("chat", &slot)])?;
     operated.configure(&configuration("", &[("chat", &scripted("set load_ms 3600000")?)]))?;
     let mut events = operated.events()?;
-    hang_up(&operated)?;
+    hang_up(&operated.server)?;
     let id = events.wait_for("step_begun", Some("load"))?["id"].clone();
     operated.configure(&configuration("", &[("chat", &slot)]))?;
     for _ in 0..20 {
-        hang_up(&operated)?;
+        hang_up(&operated.server)?;
     }
     operated.send("POST", &format!("/swaps/{id}/cancel"), &Value::Null)?;
     let reloads = |operated: &Operated| operated.server.log().matches("was read again").count();
@@ -227,5 +227,45 @@ fn without_a_file_there_is_nothing_to_reload() -> Result<()> {
         reply.status == 400 && reply.json.to_string().contains("--config"),
         "{reply:?}"
     );
+    Ok(())
+}
+
+#[test]
+fn a_hang_up_while_the_models_load_is_applied_once_they_are_there() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("met.toml");
+    let slow = scripted("set load_ms 1000")?;
+    fs::write(&file, configuration("", &[("chat", &slow)]))?;
+    let args = ["--config", &*file.to_string_lossy(), "--admin"];
+    let admin = format!("unix:{}", folder.path().join("admin.sock").display());
+    let args = [&args[..], &[&admin]].concat();
+    let mut server = Server::start_until("operators connect to", &args, &[])?;
+    fs::write(
+        &file,
+        configuration("", &[("chat", &slow), ("new", &scripted("")?)]),
+    )?;
+    hang_up(&server)?;
+    eventually("the reload", || Ok(server.log().contains("was read again")))?;
+    let log = server.log();
+    let loaded = log.find("swap ended id=1 slot=\"chat\" outcome=\"loaded\"");
+    let reloaded = log.find("reloaded slot=\"new\" change=Load outcome=\"loaded\"");
+    ensure!(loaded.is_some() && loaded < reloaded, "{log}");
+    ensure!(server.stop()?.success(), "{}", server.log());
+    Ok(())
+}
+
+#[test]
+fn a_pipe_in_place_of_the_file_is_not_waited_for() -> Result<()> {
+    let slot = scripted("")?;
+    let operated = Operated::start(&[("chat", &slot)])?;
+    let file = operated.configuration_file();
+    fs::remove_file(&file)?;
+    ensure!(Command::new("mkfifo").arg(&file).status()?.success());
+    let told = operated.command(&["reload"])?;
+    ensure!(
+        !told.success && told.error.contains("it is no regular file"),
+        "{told:?}"
+    );
+    operated.answer("chat")?;
     Ok(())
 }

@@ -8,24 +8,22 @@ use met_tests::{
     stream::Stream,
 };
 use serde_json::{Value, json};
-use std::{net::TcpStream, os::unix::net::UnixStream, process::Command};
+use std::{
+    net::{TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    process::Command,
+};
 
 #[test]
 fn a_tcp_listener_answers_only_to_its_token() -> Result<()> {
     let model = fixture("tiny-q4_1.gguf");
-    let args = ["--model", &model.to_string_lossy(), "--admin", "127.0.0.1:0"];
+    // Free a moment ago.
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    let args = ["--model", &model.to_string_lossy(), "--admin", &address];
     let refused = Server::start(&args).err().context("it serves without a token")?;
     ensure!(refused.to_string().contains("MET_ADMIN_TOKEN"), "{refused}");
 
-    let server = Server::start_with(&args, &[("MET_ADMIN_TOKEN", "open sesame")])?;
-    let address = || {
-        let log = server.log();
-        let (_, after) = log.split_once("operators connect to ")?;
-        after.lines().next().map(str::to_owned)
-    };
-    // The log is read beside standard output.
-    eventually("the log says where operators connect", || Ok(address().is_some()))?;
-    let address = address().context("just seen")?;
+    let _server = Server::start_with(&args, &[("MET_ADMIN_TOKEN", "open sesame")])?;
     for (method, route) in [
         ("GET", "/slots"),
         ("POST", "/slots/chat/swap"),
@@ -145,6 +143,19 @@ fn the_one_server_that_runs_here_needs_no_name() -> Result<()> {
         !several.status.success() && String::from_utf8_lossy(&several.stderr).contains("several servers"),
         "{several:?}"
     );
+    Ok(())
+}
+
+#[test]
+fn a_runtime_folder_that_is_none_is_not_used() -> Result<()> {
+    let model = fixture("tiny-q4_1.gguf");
+    for folder in ["", "relative"] {
+        let env = [("XDG_RUNTIME_DIR", folder)];
+        let server = Server::start_with(&["--model", &model.to_string_lossy()], &env)?;
+        eventually("where operators connect", || {
+            Ok(server.log().contains("operators connect to unix:/"))
+        })?;
+    }
     Ok(())
 }
 
