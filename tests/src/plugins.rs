@@ -60,10 +60,7 @@ pub fn built(folder: &Path, name: &str, variant: &Variant<'_>) -> PathBuf {
     let folder = folder.join("variants").join(name);
     let library = echo_with(&folder, variant).unwrap_or_else(|e| panic!("{name}: {e:#}"));
     let named = folder.join(format!("{name}.so"));
-    // Whole or not at all: a test beside this one may be loading the last one.
-    let fresh = named.with_extension("fresh");
-    let copied = fs::copy(library, &fresh).and_then(|_| fs::rename(&fresh, &named));
-    copied.unwrap_or_else(|e| panic!("{}: {e}", named.display()));
+    fs::copy(library, &named).unwrap_or_else(|e| panic!("{}: {e}", named.display()));
     named
 }
 
@@ -87,7 +84,7 @@ fn echo_with(folder: &Path, variant: &Variant<'_>) -> Result<PathBuf> {
     }
     let mut arguments: Vec<String> = variant.link_arguments.iter().map(|&a| a.to_owned()).collect();
     if let Some(cpp) = variant.cpp {
-        arguments.push(compile_cpp(&sources().join(cpp), &echo)?);
+        arguments.push(compile_cpp(&sources().join(cpp), "-c", &echo.join("parts.o"))?);
         arguments.push("-lstdc++".to_owned());
     }
     let lines = arguments
@@ -138,14 +135,18 @@ fn beside(folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder.parent().context("the folder has no parent")?.join(name))
 }
 
-/// Compiles a C++ file and gives the object's path.
-fn compile_cpp(source: &Path, folder: &Path) -> Result<String> {
-    let object = folder.join("parts.o");
+/// A C++ file of `tests/plugins` as a library to preload, made in `folder`.
+pub fn preload(folder: &Path, name: &str) -> Result<String> {
+    compile_cpp(&sources().join(name), "-shared", &folder.join("preload.so"))
+}
+
+/// Compiles a C++ file and gives the path of what it was made into.
+fn compile_cpp(source: &Path, kind: &str, made: &Path) -> Result<String> {
     let output = Command::new("g++")
-        .args(["-std=c++17", "-O1", "-fPIC", "-Wall", "-Werror", "-pthread", "-c"])
+        .args(["-std=c++17", "-O1", "-fPIC", "-Wall", "-Werror", "-pthread", kind])
         .arg(source)
         .arg("-o")
-        .arg(&object)
+        .arg(made)
         .output()
         .context("this test needs g++, which does not run here: install it")?;
     ensure!(
@@ -153,7 +154,7 @@ fn compile_cpp(source: &Path, folder: &Path) -> Result<String> {
         "g++ failed:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    Ok(object.to_str().context("a path in UTF-8")?.to_owned())
+    Ok(made.to_str().context("a path in UTF-8")?.to_owned())
 }
 
 const ECHO_MANIFEST: &str = r#"

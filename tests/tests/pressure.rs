@@ -105,7 +105,8 @@ fn ask(server: &Server, slot: &str, prompt: &str, max_tokens: u32) -> Result<Val
         "model": slot, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.8, "seed": 7, "ignore_eos": true,
         "presence_penalty": 0.4,
     });
-    server.post("/v1/completions", &body)
+    let mut answer = ureq::post(format!("{}/v1/completions", server.url())).send_json(body)?;
+    Ok(answer.body_mut().read_json()?)
 }
 
 /// The scheduler's counts of a slot, once nothing of it runs.

@@ -3,7 +3,7 @@
 use super::{ServeArgs, say};
 use crate::{
     admin::{self, AdminAddress, AdminListener, Operators},
-    config::{Config, Reloaded, Reloader, SlotConfig, seconds},
+    config::{Config, Reloaded, Reloader, SlotConfig},
     http::{self, AppState},
     loader::Builtins,
     slot::{
@@ -13,10 +13,13 @@ use crate::{
     text::Text,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     collections::BTreeMap,
+    io,
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex},
+    thread,
     time::Duration,
 };
 use tokio::{
@@ -42,22 +45,55 @@ pub fn serve(args: &ServeArgs, builtins: &Builtins) -> Result<()> {
         Some(path) => Config::read(path, builtins).map_err(|problem| anyhow!(problem))?,
         None => of_command_line(args),
     };
+    raise_descriptor_limit();
+    check_threads(HTTP_THREADS + 1)
+        .context("the system gives no threads for HTTP; allow more (ulimit -u)")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
         .thread_name("http")
+        // One for blocking work is always there: where tokio has none and the system gives none, it panics.
+        .thread_keep_alive(Duration::MAX)
         .enable_all()
         .build()
         .context("no threads for HTTP")?;
-    let served = runtime.block_on(run(args, config, builtins));
+    let served = runtime.block_on(async {
+        tokio::task::spawn_blocking(|| ()).await?;
+        run(args, config, builtins).await
+    });
     // A load that was given up may still be in a call of the backend; the end doesn't wait for it.
     runtime.shutdown_timeout(FLUSH);
     served
 }
 
+/// Each connection takes a descriptor, and the limit that is usual, 1,024, is there for the sake of programs that wait
+/// with `select`.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
+}
+
+/// Whether the system gives so many threads: tokio panics where it does not, or never comes to its end.
+fn check_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        // All are there at the same time.
+        let closed = gate.lock();
+        let start = |_| thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()));
+        let threads: io::Result<Vec<_>> = (0..count).map(start).collect();
+        drop(closed);
+        // Joined: then the system has them back.
+        threads.map(|threads| threads.into_iter().for_each(|thread| drop(thread.join())))
+    })
+}
+
 async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()> {
-    // Before anything says that the server is there: a signal then stops it in order.
-    let mut signals = Signals::listen()?;
-    // Taken before the load: a port that is in use shows at once.
+    // Taken first: a port that is in use shows before a minute of loading.
     let listen = args.listen.or(config.listen).unwrap_or(LISTEN);
     let listener = TcpListener::bind(listen)
         .await
@@ -70,6 +106,7 @@ async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()
         .context("the operators' listener")?;
     tracing::info!("operators connect to {}", admin.address()?);
     let deadline = drain_deadline(args, &config)?;
+    let mut signals = Signals::listen()?;
 
     let supervisor = Supervisor::new(Arc::new(Slots::new()));
     let reloader = Reloader::new(
@@ -161,8 +198,11 @@ fn of_command_line(args: &ServeArgs) -> Config {
 }
 
 fn drain_deadline(args: &ServeArgs, config: &Config) -> Result<Duration> {
-    let given = args.drain_deadline.or(config.drain_deadline_s);
-    Ok(seconds("drain_deadline_s", given, DRAIN_DEADLINE)?)
+    match (args.drain_deadline, config.drain_deadline_s) {
+        (Some(seconds), _) => Ok(Duration::from_secs(seconds)),
+        (None, Some(seconds)) => Duration::try_from_secs_f64(seconds).context("drain_deadline_s"),
+        (None, None) => Ok(DRAIN_DEADLINE),
+    }
 }
 
 /// Loads every slot, all at the same time. The first failure is the server's.

@@ -5,37 +5,37 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::time::Duration;
 
 /// Requests that generate, or whose prompt is being computed.
-const REQUESTS_RUNNING: &str = "met_requests_running";
+pub const REQUESTS_RUNNING: &str = "met_requests_running";
 /// Requests in the line.
-const REQUESTS_WAITING: &str = "met_requests_waiting";
+pub const REQUESTS_WAITING: &str = "met_requests_waiting";
 /// KV blocks in use.
-const KV_BLOCKS_USED: &str = "met_kv_blocks_used";
+pub const KV_BLOCKS_USED: &str = "met_kv_blocks_used";
 /// KV blocks in all.
-const KV_BLOCKS_TOTAL: &str = "met_kv_blocks_total";
+pub const KV_BLOCKS_TOTAL: &str = "met_kv_blocks_total";
 /// Of these, those that sessions pin.
-const KV_BLOCKS_PINNED: &str = "met_kv_blocks_pinned";
+pub const KV_BLOCKS_PINNED: &str = "met_kv_blocks_pinned";
 /// Sessions whose last turn is kept.
-const SESSIONS: &str = "met_sessions";
+pub const SESSIONS: &str = "met_sessions";
 /// Slots of recurrent state held.
-const STATE_SLOTS_USED: &str = "met_state_slots_used";
+pub const STATE_SLOTS_USED: &str = "met_state_slots_used";
 /// Slots of recurrent state in all.
-const STATE_SLOTS_TOTAL: &str = "met_state_slots_total";
+pub const STATE_SLOTS_TOTAL: &str = "met_state_slots_total";
 /// Snapshots of recurrent state that hold something.
-const SNAPSHOTS_USED: &str = "met_state_snapshots_used";
+pub const SNAPSHOTS_USED: &str = "met_state_snapshots_used";
 /// Snapshots in all.
-const SNAPSHOTS_TOTAL: &str = "met_state_snapshots_total";
+pub const SNAPSHOTS_TOTAL: &str = "met_state_snapshots_total";
 /// Prompt tokens computed.
-const PROMPT_TOKENS: &str = "met_prompt_tokens_total";
+pub const PROMPT_TOKENS: &str = "met_prompt_tokens_total";
 /// Prompt tokens that were found in the cache.
-const CACHED_TOKENS: &str = "met_cached_prompt_tokens_total";
+pub const CACHED_TOKENS: &str = "met_cached_prompt_tokens_total";
 /// Tokens generated.
-const GENERATED_TOKENS: &str = "met_generated_tokens_total";
+pub const GENERATED_TOKENS: &str = "met_generated_tokens_total";
 /// Times that a sequence gave its blocks back and was computed again.
-const PREEMPTIONS: &str = "met_preemptions_total";
+pub const PREEMPTIONS: &str = "met_preemptions_total";
 /// Seconds from the arrival of a request to its first token.
-const TIME_TO_FIRST_TOKEN: &str = "met_time_to_first_token_seconds";
+pub const TIME_TO_FIRST_TOKEN: &str = "met_time_to_first_token_seconds";
 /// Seconds from one token of a request to its next.
-const INTER_TOKEN: &str = "met_inter_token_seconds";
+pub const INTER_TOKEN: &str = "met_inter_token_seconds";
 
 /// Handles on one engine's metrics, bound to the recorder that is installed when it is made.
 pub(super) struct Meter {

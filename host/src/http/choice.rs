@@ -69,7 +69,15 @@ impl Choice {
         }
         let released = self.stops.push(piece);
         let (text, stopped) = (released.text.to_owned(), released.stopped.is_some());
-        self.delta(text, stopped)
+        let logprobs = self
+            .logprobs
+            .as_mut()
+            .map(|logprobs| logprobs.release(text.len(), stopped));
+        Delta {
+            text,
+            logprobs,
+            stopped,
+        }
     }
 
     /// Gives what was held back: no token follows.
@@ -79,14 +87,13 @@ impl Choice {
         if !stopped {
             text.push_str(self.stops.finish());
         }
-        self.delta(text, stopped)
-    }
-
-    fn delta(&mut self, text: String, stopped: bool) -> Delta {
-        let logprobs = self.logprobs.as_mut();
+        let logprobs = self
+            .logprobs
+            .as_mut()
+            .map(|logprobs| logprobs.release(text.len(), stopped));
         Delta {
-            logprobs: logprobs.map(|logprobs| logprobs.release(text.len(), stopped)),
             text,
+            logprobs,
             stopped,
         }
     }

@@ -266,6 +266,7 @@ fn text_error(error: TextError, param: &str) -> ApiError {
         TextError::Template(_) => {
             ApiError::unsupported(param, message + "; /v1/completions needs no template")
         }
+        TextError::NoThread(_) => ApiError::unavailable("no_thread", message, 1),
         TextError::Checkpoint(_) => ApiError::internal(error),
     }
 }

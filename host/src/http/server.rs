@@ -8,6 +8,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use rustix::process::{Resource, getrlimit};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -17,8 +18,12 @@ use tokio::{
 
 use super::edge::Edge;
 
-/// Connections that are open at once; further ones wait in the system's queue.
+/// Connections that are open at once, where the process may have so many descriptors; further ones wait in the
+/// system's queue.
 const MAX_CONNECTIONS: usize = 1024;
+/// One listener's part of the descriptors that the process may have: there are two listeners, and clients who open
+/// connections must not keep operators from theirs, nor a swap from its files.
+const PART_OF_DESCRIPTORS: u64 = 4;
 const MAX_HEADERS: usize = 64;
 /// Most bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
@@ -37,7 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long that takes is the engine's deadline for running requests; to cut it short, drop this future, which
 /// closes every connection.
 pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(most_connections()));
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
@@ -69,6 +74,19 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<
     // Each connection waits for this channel to close.
     drop(stop);
     while connections.join_next().await.is_some() {}
+}
+
+fn most_connections() -> usize {
+    let Some(descriptors) = getrlimit(Resource::Nofile).current else {
+        return MAX_CONNECTIONS;
+    };
+    let part = usize::try_from(descriptors / PART_OF_DESCRIPTORS).unwrap_or(MAX_CONNECTIONS);
+    if part < MAX_CONNECTIONS {
+        tracing::warn!(
+            "at most {part} connections at a time, of {descriptors} descriptors; for more, raise the limit (ulimit -n)"
+        );
+    }
+    part.clamp(1, MAX_CONNECTIONS)
 }
 
 async fn serve_connection(stream: TcpStream, router: Router, mut stopped: watch::Receiver<()>) {

@@ -31,6 +31,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
     time::{Duration, SystemTime},
 };
 use tokio::sync::oneshot;
@@ -126,6 +127,12 @@ impl<T> Slots<T> {
         slot.enter(false).await
     }
 
+    /// Whether there is a slot, and each takes requests.
+    pub fn is_ready(&self) -> bool {
+        let slots = self.all();
+        !slots.is_empty() && slots.iter().all(|slot| slot.is_ready())
+    }
+
     /// Takes every generation out of its slot, lets their requests finish until `deadline`, and ends them, all
     /// at the same time. Returns each with its slot's name. Blocks the calling thread.
     pub fn shutdown(&self, deadline: Duration) -> Vec<(String, GenerationEnd)>
@@ -137,13 +144,17 @@ impl<T> Slots<T> {
             let threads = slots.iter().filter_map(|slot| {
                 slot.let_go();
                 let generation = slot.switch(None)?;
-                Some(scope.spawn(move || (slot.name.clone(), generation.shutdown(deadline))))
+                let end = move || (slot.name.clone(), generation.shutdown(deadline));
+                let thread = thread::Builder::new().spawn_scoped(scope, end.clone());
+                Some(thread.map_err(|_| end))
             });
             let threads: Vec<_> = threads.collect();
-            threads
-                .into_iter()
-                .filter_map(|thread| thread.join().ok())
-                .collect()
+            let ends = threads.into_iter().filter_map(|thread| match thread {
+                Ok(thread) => thread.join().ok(),
+                // The system gave none: one after another, here.
+                Err(end) => Some(end()),
+            });
+            ends.collect()
         })
     }
 }

@@ -88,7 +88,8 @@ impl ChatFormat {
     /// Compiles a template and tries it.
     ///
     /// # Errors
-    /// [`TextError::Template`] where it doesn't compile, or can't render a plain message.
+    /// [`TextError::Template`] where it doesn't compile, or can't render a plain message; [`TextError::NoThread`] where
+    /// it could not be tried.
     pub fn new(source: &str, names: TokenNames, tokenizer: &Tokenizer) -> Result<Self, TextError> {
         let template = ChatTemplate::new(source)?;
         let mut format = Self {
@@ -100,7 +101,9 @@ impl ChatFormat {
             messages: vec![Message::new(Role::User, "a")],
             ..Chat::default()
         };
-        if let Err(error @ TextError::Template(_)) = format.prompt(&chat, tokenizer) {
+        if let Err(error @ (TextError::Template(_) | TextError::NoThread(_))) =
+            format.prompt(&chat, tokenizer)
+        {
             return Err(error);
         }
         let mut call = Message::new(Role::Assistant, "");
@@ -108,11 +111,18 @@ impl ChatFormat {
         let calls = json!([{"id": "123456789", "type": "function", "function": function}]);
         call.fields.insert("tool_calls".to_owned(), calls);
         chat.messages.push(call);
-        if format.prompt(&chat, tokenizer).is_err() {
+        if !format.renders(&chat, tokenizer)? {
             format.parses_arguments = false;
-            format.parses_arguments = format.prompt(&chat, tokenizer).is_err();
+            format.parses_arguments = !format.renders(&chat, tokenizer)?;
         }
         Ok(format)
+    }
+
+    fn renders(&self, chat: &Chat, tokenizer: &Tokenizer) -> Result<bool, TextError> {
+        match self.prompt(chat, tokenizer) {
+            Err(error @ TextError::NoThread(_)) => Err(error),
+            prompt => Ok(prompt.is_ok()),
+        }
     }
 
     /// The prompt's tokens. Text of the chat that names control tokens stays ordinary text.

@@ -98,7 +98,7 @@ impl Folder {
         if let Some(template) = self.other(2)? {
             templates.chat = Some(template.to_owned());
         }
-        Ok(Text::new(tokenizer, names, ends, templates, self.digest()))
+        Text::new(tokenizer, names, ends, templates, self.digest())
     }
 
     fn json(&self, which: usize) -> Result<Json, TextError> {

@@ -32,7 +32,7 @@ pub fn tokenizer_json(bytes: &[u8]) {
         let (names, templates) = (TokenNames::default(), Templates::default());
         Text::new(tokenizer, names, Vec::new(), templates, [0; 32])
     };
-    exercise(tokenizer.map(text));
+    exercise(tokenizer.and_then(text));
 }
 
 fn exercise(text: Result<Text, TextError>) {

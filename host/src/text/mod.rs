@@ -94,6 +94,9 @@ impl Text {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// Why text can't be handled, by who must act.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
@@ -103,6 +106,9 @@ pub enum TextError {
     /// The operator: the model's chat template is at fault.
     #[error("the model's chat template doesn't work: {0}")]
     Template(String),
+    /// The operator: the system gives no thread to render the template on, which passes.
+    #[error("the system gives no thread for the chat template: {0}; allow this user more (ulimit -u)")]
+    NoThread(String),
     /// The operator: the model's file, or its tokenizer, can't be read.
     #[error("the model can't be used: {0}")]
     Checkpoint(String),
@@ -113,6 +119,3 @@ impl From<met_model::Error> for TextError {
         Self::Checkpoint(error.to_string())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -77,35 +77,41 @@ impl Text {
         };
         let ends = source.eos.into_iter().chain(source.ends.iter().copied());
         let origin = metadata.digest(METADATA);
-        Ok(Self::new(tokenizer, names, ends.collect(), templates, origin))
+        Self::new(tokenizer, names, ends.collect(), templates, origin)
     }
 
+    /// A template that doesn't work is no error: it is one of the chats that need it.
     pub(super) fn new(
         tokenizer: Tokenizer,
         names: TokenNames,
         mut stop_tokens: Vec<u32>,
         templates: Templates,
         origin: [u8; 32],
-    ) -> Self {
+    ) -> Result<Self, TextError> {
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
         let format = |source: &str| {
-            let format = ChatFormat::new(source, names.clone(), &tokenizer);
-            format.inspect_err(|error| tracing::warn!("{error}; chats that need it are refused"))
+            match ChatFormat::new(source, names.clone(), &tokenizer) {
+                // That is not the template's fault.
+                Err(error @ TextError::NoThread(_)) => Err(error),
+                format => {
+                    Ok(format.inspect_err(|error| tracing::warn!("{error}; chats that need it are refused")))
+                }
+            }
         };
         let has = |name: &str| find(tokenizer.vocabulary(), name).is_some();
-        Self {
+        Ok(Self {
             format: match templates.chat.as_deref() {
-                Some(source) => format(source),
-                None if has("<|im_start|>") && has("<|im_end|>") => format(CHAT_ML),
+                Some(source) => format(source)?,
+                None if has("<|im_start|>") && has("<|im_end|>") => format(CHAT_ML)?,
                 None => Err(TextError::Template(NO_TEMPLATE.to_owned())),
             },
-            tool_format: templates.tools.as_deref().map(format),
+            tool_format: templates.tools.as_deref().map(format).transpose()?,
             fingerprint: tokenizer.vocabulary().fingerprint(),
             stop_tokens,
             tokenizer,
             origin,
-        }
+        })
     }
 }
 

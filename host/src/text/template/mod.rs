@@ -97,8 +97,7 @@ fn on_deep_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Resu
             .name("template".to_owned())
             .stack_size(bytes);
         let thread = builder.spawn_scoped(scope, work);
-        let thread =
-            thread.map_err(|e| TextError::Template(format!("there is no thread to render it on: {e}")))?;
+        let thread = thread.map_err(|e| TextError::NoThread(e.to_string()))?;
         let panicked = |_| TextError::Template("the template engine panicked".to_owned());
         thread.join().map_err(panicked)
     })
