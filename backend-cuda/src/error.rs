@@ -17,8 +17,13 @@ pub(crate) trait Checked<T> {
 
 impl<T> Checked<T> for Result<T, DriverError> {
     fn while_doing(self, what: &str) -> Result<T> {
-        self.map_err(|DriverError(code)| Error::new(kind(code), format!("{what}: {}", advice(code))))
+        self.map_err(|error| failed(what, error))
     }
+}
+
+/// A driver's error as one of ours, with what was being done.
+pub(crate) fn failed(what: &str, DriverError(code): DriverError) -> Error {
+    Error::new(kind(code), format!("{what}: {}", advice(code)))
 }
 
 /// Whether memory is what lacks.

@@ -2,7 +2,7 @@
 
 use crate::{
     context::{Context, Stream, strike},
-    error::{Checked, is_out_of_memory},
+    error::{Checked, failed, is_out_of_memory},
     pool::Pool,
 };
 use cudarc::driver::{
@@ -114,20 +114,12 @@ impl Allocator {
     }
 
     fn refused(&self, owner: &str, bytes: usize, error: result::DriverError) -> Error {
-        let Ok((free, total)) = self
-            .context
-            .memory()
-            .and_then(|memory| match is_out_of_memory(&error) {
-                true => Ok(memory),
-                false => Err(Error::bug("")),
-            })
-        else {
-            let refused: Result<()> = Err(error).while_doing(owner);
-            return refused.err().unwrap_or_else(|| Error::bug(owner));
-        };
-        Error::exhausted(format!(
-            "{owner} needs {bytes} bytes more, but the card has {free} free of {total}; load a smaller model or free memory on the card"
-        ))
+        match self.context.memory() {
+            Ok((free, total)) if is_out_of_memory(&error) => Error::exhausted(format!(
+                "{owner} needs {bytes} bytes more, but the card has {free} free of {total}; load a smaller model or free memory on the card"
+            )),
+            _ => failed(owner, error),
+        }
     }
 }
 

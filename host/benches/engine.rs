@@ -4,8 +4,8 @@
 //!     cargo bench -p met-host --bench engine
 
 use met_backend_api::{
-    Batch, DeviceInfo, Error, LedgerEntry, MemoryInfo, ModelInfo, ReleaseReport, ResourceReport, SweepReport,
-    Ticket, TokenLogprob, sdk::Output,
+    Batch, DeviceInfo, Error, LedgerEntry, MemoryInfo, ModelInfo, ReleaseReport, SweepReport, Ticket,
+    TokenLogprob, sdk::Output,
 };
 use met_host::{
     engine::{DeviceIo, Engine, EngineOptions},
@@ -53,7 +53,6 @@ fn measure(sequences: u32) -> Vec<Duration> {
             .map(|seed| {
                 let request = Request {
                     prompt: vec![1; 8],
-                    generated: 0,
                     max_tokens: TOKENS,
                     sampling: Sampling {
                         seed: seed.into(),
@@ -61,10 +60,7 @@ fn measure(sequences: u32) -> Vec<Duration> {
                         ..Sampling::default()
                     },
                     stop_tokens: vec![0],
-                    top_logprobs: None,
-                    bias: Vec::new(),
-                    session: None,
-                    kept: None,
+                    ..Request::default()
                 };
                 let mut stream = engine.submit(request).expect("room");
                 tokio::spawn(async move { while stream.next().await.is_some() {} })
@@ -135,9 +131,6 @@ impl DeviceIo for Instrument {
         Ok(MemoryInfo::default())
     }
     fn ledger(&mut self) -> Result<Vec<LedgerEntry>, Error> {
-        Ok(Vec::new())
-    }
-    fn resources(&mut self) -> Result<Vec<ResourceReport>, Error> {
         Ok(Vec::new())
     }
     fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error> {

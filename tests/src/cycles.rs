@@ -6,7 +6,7 @@ use met_backend_api::{ModelSpec, OpenSpec};
 use met_host::{
     engine::EngineOptions,
     loader::{BackendSource, Builtins, Services, Unload},
-    request::{Event, FinishReason, Request, Sampling},
+    request::{Event, FinishReason, Request},
     slot::{LOAD_DEADLINE, LoadSpec, Slots, load},
 };
 use std::{fs, path::Path, time::Duration};
@@ -112,14 +112,8 @@ impl Lives {
         let generation = load::<Bytes>(&slot, &self.spec, &Services::default())?;
         let mut stream = generation.engine().submit(Request {
             prompt: vec![1, 2, 3],
-            generated: 0,
             max_tokens: TOKENS,
-            sampling: Sampling::default(),
-            stop_tokens: Vec::new(),
-            top_logprobs: None,
-            bias: Vec::new(),
-            session: None,
-            kept: None,
+            ..Request::default()
         })?;
         let mut last = None;
         self.runtime.block_on(async {
@@ -149,11 +143,29 @@ impl Holdings {
             anonymous: anonymous()?,
             mappings: maps.lines().count(),
             staged: maps.lines().filter(|line| line.contains("memfd:met-")).count(),
-            threads: entries("/proc/self/task")?,
+            threads: threads()?,
             descriptors: entries("/proc/self/fd")?,
             free_keys: free_keys(),
         })
     }
+}
+
+/// Those that don't exit: one that was joined may be listed a moment longer.
+fn threads() -> Result<usize> {
+    const PF_EXITING: u32 = 4;
+    let mut count = 0;
+    for task in fs::read_dir("/proc/self/task")? {
+        let Ok(stat) = fs::read_to_string(task?.path().join("stat")) else {
+            continue;
+        };
+        // The name may have spaces, and is in parentheses.
+        let after_name = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace());
+        let flags = after_name
+            .and_then(|mut fields| fields.nth(6))
+            .context("no flags")?;
+        count += usize::from(flags.parse::<u32>()? & PF_EXITING == 0);
+    }
+    Ok(count)
 }
 
 /// From the page tables: the counters in `status` may be off by some pages a processor.

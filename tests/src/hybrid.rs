@@ -75,8 +75,7 @@ pub fn complete(operated: &Operated, prompt: &[u32], tokens: usize, more: Value)
         &json!({"model": "chat", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true}),
         more,
     );
-    let mut answer = ureq::post(format!("{}/v1/completions", operated.server.url())).send_json(body)?;
-    let answer: Value = answer.body_mut().read_json()?;
+    let answer = operated.server.post("/v1/completions", &body)?;
     let text = answer["choices"][0]["text"].as_str().context("a text")?;
     let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
     Ok((text.to_owned(), cached.as_u64().context("a number")?))

@@ -169,8 +169,7 @@ impl Operated {
     /// The greedy continuation of a fixed prompt by a slot's model.
     pub fn answer(&self, slot: &str) -> Result<String> {
         let body = json!({"model": slot, "prompt": "Once upon a time", "max_tokens": 24, "temperature": 0});
-        let mut answer = ureq::post(format!("{}/v1/completions", self.server.url())).send_json(body)?;
-        let answer: Value = answer.body_mut().read_json()?;
+        let answer = self.server.post("/v1/completions", &body)?;
         let text = answer["choices"][0]["text"].as_str();
         Ok(text.with_context(|| format!("no text in {answer}"))?.to_owned())
     }

@@ -60,7 +60,10 @@ pub fn built(folder: &Path, name: &str, variant: &Variant<'_>) -> PathBuf {
     let folder = folder.join("variants").join(name);
     let library = echo_with(&folder, variant).unwrap_or_else(|e| panic!("{name}: {e:#}"));
     let named = folder.join(format!("{name}.so"));
-    fs::copy(library, &named).unwrap_or_else(|e| panic!("{}: {e}", named.display()));
+    // Whole or not at all: a test beside this one may be loading the last one.
+    let fresh = named.with_extension("fresh");
+    let copied = fs::copy(library, &fresh).and_then(|_| fs::rename(&fresh, &named));
+    copied.unwrap_or_else(|e| panic!("{}: {e}", named.display()));
     named
 }
 

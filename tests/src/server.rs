@@ -2,6 +2,7 @@
 
 use crate::plugins;
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
@@ -179,6 +180,21 @@ impl Server {
     /// `ADDR:PORT`.
     pub fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
+    }
+
+    /// The JSON of an answer, which must be a success.
+    pub fn post(&self, route: &str, body: &Value) -> Result<Value> {
+        let mut answer = ureq::post(format!("{}{route}", self.url)).send_json(body)?;
+        Ok(answer.body_mut().read_json()?)
+    }
+
+    /// The value of a metric, of the first model that has it.
+    pub fn metric(&self, name: &str) -> Result<f64> {
+        let mut answer = ureq::get(format!("{}/metrics", self.url)).call()?;
+        let page = answer.body_mut().read_to_string()?;
+        let line = page.lines().find(|line| line.starts_with(name));
+        let line = line.with_context(|| format!("no {name} in\n{page}"))?;
+        Ok(line.rsplit(' ').next().context("a value")?.parse()?)
     }
 
     /// The process.

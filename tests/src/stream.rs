@@ -74,9 +74,8 @@ impl Stream {
 impl Heard {
     /// The answer to a body for `/v1/completions`, not streamed.
     pub fn whole(server: &Server, body: &Value) -> Result<Self> {
-        let mut answer = ureq::post(format!("{}/v1/completions", server.url())).send_json(body)?;
         let mut heard = Self::default();
-        heard.take(&answer.body_mut().read_json()?)?;
+        heard.take(&server.post("/v1/completions", body)?)?;
         Ok(heard)
     }
 

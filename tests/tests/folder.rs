@@ -19,16 +19,8 @@ fn a_folder_is_served_and_takes_the_tokens_of_transformers() -> Result<()> {
         .and_then(|t| t.get(..prompt))
         .context("tokens")?;
     let mut server = Server::start(&["--model", folder.to_str().context("UTF-8")?, "--threads", "1"])?;
-    let post = |route: &str, body: Value| -> Result<Value> {
-        let mut answer = ureq::post(format!("{}{route}", server.url())).send_json(body)?;
-        Ok(answer.body_mut().read_json()?)
-    };
-    let answer = post(
-        "/v1/completions",
-        json!({
-            "model": "chat", "prompt": prompt, "max_tokens": 64, "temperature": 0,
-        }),
-    )?;
+    let body = json!({"model": "chat", "prompt": prompt, "max_tokens": 64, "temperature": 0});
+    let answer = server.post("/v1/completions", &body)?;
     let usage = &answer["usage"];
     ensure!(usage["prompt_tokens"] == prompt.len(), "{answer}");
     let text = answer["choices"][0]["text"].as_str().context("a text")?;
@@ -42,7 +34,7 @@ fn a_folder_is_served_and_takes_the_tokens_of_transformers() -> Result<()> {
     let chat = json!({
         "model": "chat", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0,
     });
-    let answer = post("/v1/chat/completions", chat)?;
+    let answer = server.post("/v1/chat/completions", &chat)?;
     ensure!(answer["choices"][0]["message"]["role"] == "assistant", "{answer}");
     ensure!(server.stop()?.success(), "{}", server.log());
     Ok(())

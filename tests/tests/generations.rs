@@ -4,11 +4,15 @@ use met_backend_api::{ErrorKind, ModelSpec, OpenSpec, abi_stable::std_types::Tup
 use met_host::{
     engine::{EngineOptions, EngineState, EventStream},
     loader::{BackendSource, Builtins, Services, Unload},
-    request::{Event, Failure, FinishReason, Refused, Request, Sampling, Stage},
+    request::{Event, Failure, FinishReason, Refused, Request, Stage},
     slot::{Generation, LoadProblem, LoadSpec, ModelText, Slot, Slots, load},
 };
 use met_tests::{Bytes, NoText};
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -48,14 +52,8 @@ fn generation(script: &str) -> Arc<Generation<Bytes>> {
 fn request(prompt: u32, max_tokens: u32) -> Request {
     Request {
         prompt: (0..prompt).map(|at| at % 300).collect(),
-        generated: 0,
         max_tokens,
-        sampling: Sampling::default(),
-        stop_tokens: Vec::new(),
-        top_logprobs: None,
-        bias: Vec::new(),
-        session: None,
-        kept: None,
+        ..Request::default()
     }
 }
 
@@ -117,9 +115,8 @@ fn the_same_request_gives_the_same_tokens_alone_in_company_and_after_a_preemptio
         "set blocks 8\nset in_flight 2",
     ] {
         let crowded = generation(script);
-        let streams: Vec<_> = (0..4)
-            .map(|n| crowded.engine().submit(request(30 + n, 60)).expect("room"))
-            .collect();
+        let requests = (0..4).map(|n| request(30 + n, 60)).collect();
+        let streams = crowded.engine().submit_all(requests).expect("room");
         let got: Vec<_> = streams.into_iter().map(all).collect();
         // How much of a prompt was found in the cache may differ.
         let same = got
@@ -191,22 +188,26 @@ fn what_no_pool_owns_is_swept_and_named() {
 fn a_call_that_hangs_is_named_and_the_rest_is_done_when_it_comes_back() {
     let generation = generation("at collect 2 hang 3000");
     let stream = generation.engine().submit(request(10, 50)).expect("room");
+    let end = Instant::now() + LONG;
     while !generation
         .engine()
         .snapshot()
         .call
         .is_some_and(|(name, ms)| name == "collect" && ms > 100)
     {
-        std::thread::yield_now();
+        assert!(Instant::now() < end, "it never hangs");
+        std::thread::sleep(Duration::from_millis(1));
     }
     let stuck = generation.shutdown(Duration::ZERO);
     assert_eq!(stuck.teardown.stuck.as_deref(), Some("collect"));
     assert!(matches!(stuck.unload, Some(Unload::Retained { .. })));
+    let patience = Instant::now() + LONG;
     let end = loop {
         let end = generation.shutdown(Duration::ZERO);
         if end.teardown.stuck.is_none() {
             break end;
         }
+        assert!(Instant::now() < patience, "it hangs for ever");
     };
     assert!(end.teardown.is_clean(), "{:?}", end.teardown);
     assert_eq!(end.unload, Some(Unload::BuiltIn));

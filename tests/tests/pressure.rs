@@ -105,8 +105,7 @@ fn ask(server: &Server, slot: &str, prompt: &str, max_tokens: u32) -> Result<Val
         "model": slot, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.8, "seed": 7, "ignore_eos": true,
         "presence_penalty": 0.4,
     });
-    let mut answer = ureq::post(format!("{}/v1/completions", server.url())).send_json(body)?;
-    Ok(answer.body_mut().read_json()?)
+    server.post("/v1/completions", &body)
 }
 
 /// The scheduler's counts of a slot, once nothing of it runs.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use met_host::loader::{BackendSource, Builtins, Library, Services, Unload};
 use met_tests::{Server, cycles::Lives, fixture, life::PATIENCE, plugins};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{fs, path::Path, thread};
 
 #[test]
@@ -31,10 +31,8 @@ fn the_backend_of_the_readme_is_built_loaded_and_served() -> Result<()> {
 
     let [library, model] = [&library, &model].map(|path| path.to_str().unwrap_or_default());
     let mut server = Server::start(&["--backend", library, "--model", model])?;
-    let mut answer = ureq::post(format!("{}/v1/completions", server.url())).send_json(json!({
-        "model": "chat", "prompt": [70, 71], "max_tokens": 4, "temperature": 0, "logprobs": 1,
-    }))?;
-    let answer: Value = answer.body_mut().read_json()?;
+    let body = json!({"model": "chat", "prompt": [70, 71], "max_tokens": 4, "temperature": 0, "logprobs": 1});
+    let answer = server.post("/v1/completions", &body)?;
     // Tokens 72 to 75 of the fixture's vocabulary.
     ensure!(answer["choices"][0]["text"] == "fghi", "{answer}");
     ensure!(answer["usage"]["completion_tokens"] == 4, "{answer}");

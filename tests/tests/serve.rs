@@ -1,14 +1,14 @@
 //! The real server with the real model: what README promises, seen from outside.
 
 use anyhow::{Context, Result, ensure};
-use met_tests::{Server, model_path, scripted, server::artifacts};
+use met_tests::{Server, model_path, operator::eventually, scripted, server::artifacts};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
     net::TcpStream,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -17,11 +17,6 @@ fn start(args: &[&str]) -> Result<Server> {
     let model = model_path();
     let model = model.to_str().context("a path in UTF-8")?;
     Server::start(&[&["--model", model, "--ctx", "2048", "--threads", "2"], args].concat())
-}
-
-fn post(server: &Server, route: &str, body: &Value) -> Result<Value> {
-    let mut answer = ureq::post(format!("{}{route}", server.url())).send_json(body)?;
-    Ok(answer.body_mut().read_json()?)
 }
 
 fn chat(content: &str, max_tokens: u32) -> Value {
@@ -35,29 +30,8 @@ fn text(answer: &Value) -> Option<&str> {
     answer["choices"][0]["message"]["content"].as_str()
 }
 
-/// The value of a metric without labels but the model's.
-fn metric(server: &Server, name: &str) -> Result<f64> {
-    let mut answer = ureq::get(format!("{}/metrics", server.url())).call()?;
-    let page = answer.body_mut().read_to_string()?;
-    let line = page
-        .lines()
-        .find(|line| line.starts_with(name) && !line.starts_with('#'));
-    let line = line.with_context(|| format!("no {name} in\n{page}"))?;
-    Ok(line.rsplit(' ').next().context("a value")?.parse()?)
-}
-
 fn threads(server: &Server) -> Result<usize> {
     Ok(std::fs::read_dir(format!("/proc/{}/task", server.pid()))?.count())
-}
-
-/// Asks until `holds`, which has to come within [`LIMIT`].
-fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let end = Instant::now() + LIMIT;
-    while !holds()? {
-        ensure!(Instant::now() < end, "not in time: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 #[test]
@@ -66,8 +40,7 @@ fn a_library_and_the_built_in_backend_answer_alike_and_stop_clean() -> Result<()
     let mut answers = Vec::new();
     for backend in ["builtin:cpu", library.to_str().context("a path in UTF-8")?] {
         let mut server = start(&["--backend", backend])?;
-        let answer = post(
-            &server,
+        let answer = server.post(
             "/v1/chat/completions",
             &chat("What is the capital of France?", 24),
         )?;
@@ -88,8 +61,7 @@ fn a_library_and_the_built_in_backend_answer_alike_and_stop_clean() -> Result<()
 fn a_request_alone_and_among_fifteen_others_gives_the_same_tokens() -> Result<()> {
     let server = start(&[])?;
     let ask = || {
-        post(
-            &server,
+        server.post(
             "/v1/chat/completions",
             &chat("Write three words about the sea.", 32),
         )
@@ -99,11 +71,8 @@ fn a_request_alone_and_among_fifteen_others_gives_the_same_tokens() -> Result<()
         for i in 0..15 {
             let server = &server;
             scope.spawn(move || {
-                post(
-                    server,
-                    "/v1/chat/completions",
-                    &chat(&format!("Tell me of the number {i}."), 48),
-                )
+                let body = chat(&format!("Tell me of the number {i}."), 48);
+                server.post("/v1/chat/completions", &body).expect("an answer");
             });
         }
         ask()
@@ -115,7 +84,7 @@ fn a_request_alone_and_among_fifteen_others_gives_the_same_tokens() -> Result<()
 #[test]
 fn clients_that_leave_leave_nothing_behind() -> Result<()> {
     let server = start(&[])?;
-    post(&server, "/v1/chat/completions", &chat("Hi", 4))?;
+    server.post("/v1/chat/completions", &chat("Hi", 4))?;
     let before = threads(&server)?;
     for wave in 0..8 {
         let mut clients = Vec::new();
@@ -139,14 +108,13 @@ fn clients_that_leave_leave_nothing_behind() -> Result<()> {
         }
     }
     eventually("no sequence runs or waits", || {
-        Ok(metric(&server, "met_requests_running")? + metric(&server, "met_requests_waiting")? == 0.0)
+        Ok(server.metric("met_requests_running")? + server.metric("met_requests_waiting")? == 0.0)
     })?;
     eventually("no block is taken", || {
-        Ok(metric(&server, "met_kv_blocks_used")? == 0.0)
+        Ok(server.metric("met_kv_blocks_used")? == 0.0)
     })?;
     eventually("no thread is left", || Ok(threads(&server)? <= before))?;
-    let answer = post(
-        &server,
+    let answer = server.post(
         "/v1/chat/completions",
         &chat("What is the capital of France?", 24),
     )?;
@@ -221,7 +189,7 @@ fn a_top_p_of_zero_leaves_the_likeliest_token() -> Result<()> {
         body.as_object_mut()
             .context("an object")?
             .extend(fields.as_object().cloned().unwrap_or_default());
-        Ok(text(&post(&server, "/v1/chat/completions", &body)?).map(str::to_owned))
+        Ok(text(&server.post("/v1/chat/completions", &body)?).map(str::to_owned))
     };
     let greedy = ask(json!({}))?;
     assert_eq!(ask(json!({"temperature": 2, "top_p": 0, "seed": 1}))?, greedy);

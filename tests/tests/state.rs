@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::thread;
 
 const CLIENTS: usize = 8;
-const RECURRENT: &str = "set state_slots 16\nset snapshots 8\nset step_us 300\n";
+const RECURRENT: &str = "set state_slots 16\nset snapshots 8\nset step_us 2000\n";
 
 fn ask(operated: &Operated, slot: &str, prompt: &str) -> Result<Value> {
     let body = json!({"model": slot, "prompt": prompt, "max_tokens": 60, "ignore_eos": true});

@@ -4,7 +4,7 @@ use crate::memory::DeviceBuffer;
 use cudarc::driver::sys::CUdeviceptr;
 use met_kernels::{Error, Result};
 
-/// An activation.
+/// An activation: `rows × cols` of f32, row after row.
 #[derive(Debug)]
 pub struct Tensor {
     pub(super) rows: usize,
@@ -12,7 +12,7 @@ pub struct Tensor {
     pub(super) data: DeviceBuffer,
 }
 
-/// A short vector.
+/// A short vector: `len` of f32.
 #[derive(Debug)]
 pub struct Vector {
     pub(super) len: usize,

@@ -54,9 +54,7 @@ impl Holdings {
         }
         all
     }
-}
 
-impl Holdings {
     /// Without the context itself, which goes with its backend.
     pub fn in_the_context(self) -> Self {
         Self { contexts: 0, ..self }

@@ -3,7 +3,7 @@
 use super::{AdminListener, events, show};
 use crate::{
     config::{Reloader, SlotConfig},
-    http::ApiError,
+    http::{ApiError, has_bearer},
     loader::Builtins,
     slot::swap::{Begun, InFlight, NotCancelled, Order, Refusal, Supervisor},
     text::Text,
@@ -15,7 +15,7 @@ use axum::{
         Path, Query, Request, State,
         rejection::{BytesRejection, PathRejection, QueryRejection},
     },
-    http::{StatusCode, header},
+    http::StatusCode,
     middleware::{Next, from_fn},
     response::{IntoResponse, Response},
     routing::{delete, get, post},
@@ -73,20 +73,14 @@ pub fn router(operators: Arc<Operators>, token: Option<String>) -> Router {
 }
 
 async fn check(token: String, request: Request, next: Next) -> Response {
-    let given = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .and_then(|v| v.to_str().ok());
-    match given.and_then(|given| given.strip_prefix("Bearer ")) {
-        Some(given) if crate::http::is_same(given, &token) => next.run(request).await,
-        _ => {
-            let say = format!(
-                "send the token of {} as 'Authorization: Bearer TOKEN'",
-                AdminListener::TOKEN
-            );
-            ApiError::with_status(StatusCode::UNAUTHORIZED, "invalid_token", say).into_response()
-        }
+    if has_bearer(request.headers(), &token) {
+        return next.run(request).await;
     }
+    let say = format!(
+        "send the token of {} as 'Authorization: Bearer TOKEN'",
+        AdminListener::TOKEN
+    );
+    ApiError::with_status(StatusCode::UNAUTHORIZED, "invalid_token", say).into_response()
 }
 
 async fn list(State(operators): Shared) -> Response {

@@ -1,9 +1,12 @@
 //! The measurement: one sequence, straight on the backend's handles, without scheduler or HTTP.
 
 use super::{bandwidth::read_bandwidth, stats};
-use crate::loader::{Backend, BackendSource, Library, Model, Opener, Services};
+use crate::{
+    loader::{Backend, BackendSource, Library, Model, Opener, Services},
+    scheduler::Limits,
+};
 use abi_stable::std_types::{ROption, RSlice};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use met_backend_api::{
     Batch, ModelInfo, ModelSpec, NO_SLOT, OpenSpec, Row as BatchRow, RowOutput, Sampling, Want, sdk::Output,
 };
@@ -74,7 +77,7 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
         let measuring = engine.spawn_scoped(scope, move || on_engine_thread(plan, &name, openers))?;
         measuring
             .join()
-            .map_err(|_| anyhow::anyhow!("the measurement panicked; its message is above"))?
+            .map_err(|_| anyhow!("the measurement panicked; its message is above"))?
     });
     library.close(CLOSE_WAIT);
     rows
@@ -168,7 +171,7 @@ impl Sequence {
         };
         let model = backend.load_model(&spec)?;
         let info = model.info()?;
-        let room = info.context_length.min(info.block_count * info.block_size);
+        let room = Limits::of(&info).map_err(|problem| anyhow!(problem))?.longest();
         ensure!(
             room >= length,
             "the model has room for {room} tokens, but {length} are to be measured"
@@ -290,6 +293,6 @@ impl Sequence {
             .map(|r| r.bytes)
             .sum::<u64>();
         let info = &self.info;
-        Ok(weights + info.block_bytes * u64::from(depth) / u64::from(info.block_size.max(1)))
+        Ok(weights + info.block_bytes * u64::from(depth) / u64::from(info.block_size))
     }
 }

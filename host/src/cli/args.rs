@@ -2,10 +2,10 @@
 
 use crate::{
     admin::AdminAddress,
-    config::{Size, SlotConfig},
+    config::{MAX_SEQS, Size, SlotConfig},
     slot::swap::{InFlight, Verify},
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, builder::RangedI64ValueParser};
 use std::{net::SocketAddr, path::PathBuf};
 
 /// An LLM inference server whose model backend is a plug-in.
@@ -64,7 +64,7 @@ pub struct ServeArgs {
     #[arg(long, default_value_t = 0)]
     pub ctx: u32,
     /// Most sequences that run at a time
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, default_value_t = MAX_SEQS)]
     pub max_seqs: u32,
     /// Memory for the KV cache (512M, 2G); 0 sizes it by the free memory
     #[arg(long, default_value = "0")]
@@ -85,14 +85,14 @@ pub struct ServeArgs {
     #[arg(long, env = "MET_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
     /// Seconds that running requests get to finish when the server stops [default: 30]
-    #[arg(long)]
-    pub drain_deadline: Option<u64>,
+    #[arg(long, value_name = "S")]
+    pub drain_deadline: Option<f64>,
 }
 
 /// What is said to a server that runs.
 #[derive(Subcommand, Debug)]
 pub enum Operate {
-    /// Bring another backend or model to a slot, while its clients stream
+    /// Bring another backend or model to a slot, while its clients stream; what is left out stays
     Swap {
         /// What.
         #[command(flatten)]
@@ -238,13 +238,13 @@ pub struct BenchArgs {
     #[arg(short, long)]
     pub model: Option<String>,
     /// Prompt lengths to prefill
-    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512")]
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512", value_parser = tokens())]
     pub n_prompt: Vec<u32>,
     /// Numbers of tokens to generate
-    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128")]
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128", value_parser = tokens())]
     pub n_gen: Vec<u32>,
     /// Depths: tokens that stand in the KV cache before the measurement
-    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0")]
+    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0", value_parser = tokens())]
     pub n_depth: Vec<u32>,
     /// Compute threads; 0 takes one for each core
     #[arg(short = 't', long, value_delimiter = ',', default_value = "0")]
@@ -258,6 +258,11 @@ pub struct BenchArgs {
     /// Print an array of rows as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Numbers of tokens, sums of which are far from what their type holds.
+fn tokens() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(..=1 << 24)
 }
 
 /// Options of `fetch`.
@@ -275,6 +280,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_sum_of_a_measurements_sizes_can_overflow() {
+        for size in ["-p", "-n", "-d"] {
+            let parse = |value| Cli::try_parse_from(["met-host", "bench", size, value]);
+            assert!(parse("0,16777216").is_ok(), "{size}");
+            assert!(parse("4294967295").is_err(), "{size}");
+        }
     }
 
     #[test]

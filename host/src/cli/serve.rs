@@ -3,7 +3,7 @@
 use super::{ServeArgs, say};
 use crate::{
     admin::{self, AdminAddress, AdminListener, Operators},
-    config::{Config, Reloaded, Reloader, SlotConfig},
+    config::{Config, Reloaded, Reloader, SlotConfig, seconds},
     http::{self, AppState},
     loader::Builtins,
     slot::{
@@ -93,7 +93,9 @@ fn check_threads(count: usize) -> io::Result<()> {
 }
 
 async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()> {
-    // Taken first: a port that is in use shows before a minute of loading.
+    // Before anything says that the server is there: a signal then stops it in order.
+    let mut signals = Signals::listen()?;
+    // Taken before the load: a port that is in use shows at once.
     let listen = args.listen.or(config.listen).unwrap_or(LISTEN);
     let listener = TcpListener::bind(listen)
         .await
@@ -106,7 +108,6 @@ async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()
         .context("the operators' listener")?;
     tracing::info!("operators connect to {}", admin.address()?);
     let deadline = drain_deadline(args, &config)?;
-    let mut signals = Signals::listen()?;
 
     let supervisor = Supervisor::new(Arc::new(Slots::new()));
     let reloader = Reloader::new(
@@ -198,11 +199,8 @@ fn of_command_line(args: &ServeArgs) -> Config {
 }
 
 fn drain_deadline(args: &ServeArgs, config: &Config) -> Result<Duration> {
-    match (args.drain_deadline, config.drain_deadline_s) {
-        (Some(seconds), _) => Ok(Duration::from_secs(seconds)),
-        (None, Some(seconds)) => Duration::try_from_secs_f64(seconds).context("drain_deadline_s"),
-        (None, None) => Ok(DRAIN_DEADLINE),
-    }
+    let given = args.drain_deadline.or(config.drain_deadline_s);
+    Ok(seconds("drain_deadline_s", given, DRAIN_DEADLINE)?)
 }
 
 /// Loads every slot, all at the same time. The first failure is the server's.

@@ -12,4 +12,5 @@ pub use diff::{Change, changes};
 pub use file::Config;
 pub use reload::{Applied, Reloaded, Reloader};
 pub use size::Size;
+pub(crate) use slot::{MAX_SEQS, seconds};
 pub use slot::{Misfit, PlanChoice, SlotConfig};

@@ -49,11 +49,11 @@ pub struct SlotConfig {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub park_disk: Option<Size>,
-    /// Seconds that a session is kept after its last turn [default: 600]
+    /// Seconds that a session is kept after its last turn
     #[arg(long = "session-ttl", value_name = "S")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_ttl_s: Option<f64>,
-    /// Most sessions that are kept at a time [default: 256]
+    /// Most sessions that are kept at a time
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_sessions: Option<u32>,
@@ -223,7 +223,7 @@ impl SlotConfig {
 }
 
 /// A deadline of so many seconds.
-pub(super) fn seconds(field: &'static str, value: Option<f64>, usual: Duration) -> Result<Duration, Misfit> {
+pub(crate) fn seconds(field: &'static str, value: Option<f64>, usual: Duration) -> Result<Duration, Misfit> {
     match value {
         None => Ok(usual),
         Some(value) if (0.0..=LONGEST).contains(&value) => Ok(Duration::from_secs_f64(value)),

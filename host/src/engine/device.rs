@@ -1,8 +1,8 @@
 //! What the engine needs of a device.
 
 use met_backend_api::{
-    Batch, DeviceInfo, Error, LedgerEntry, MemoryInfo, ModelInfo, ReleaseReport, ResourceReport, SweepReport,
-    Ticket, sdk::Output,
+    Batch, DeviceInfo, Error, LedgerEntry, MemoryInfo, ModelInfo, ReleaseReport, SweepReport, Ticket,
+    sdk::Output,
 };
 
 /// A device that did not come to serve.
@@ -32,8 +32,6 @@ pub trait DeviceIo {
     fn memory(&mut self) -> Result<MemoryInfo, Error>;
     /// Every live entry of the ledger.
     fn ledger(&mut self) -> Result<Vec<LedgerEntry>, Error>;
-    /// One report a pool.
-    fn resources(&mut self) -> Result<Vec<ResourceReport>, Error>;
     /// Starts a step.
     fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error>;
     /// Waits for the oldest outstanding step.

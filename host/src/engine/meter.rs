@@ -5,37 +5,37 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::time::Duration;
 
 /// Requests that generate, or whose prompt is being computed.
-pub const REQUESTS_RUNNING: &str = "met_requests_running";
+const REQUESTS_RUNNING: &str = "met_requests_running";
 /// Requests in the line.
-pub const REQUESTS_WAITING: &str = "met_requests_waiting";
+const REQUESTS_WAITING: &str = "met_requests_waiting";
 /// KV blocks in use.
-pub const KV_BLOCKS_USED: &str = "met_kv_blocks_used";
+const KV_BLOCKS_USED: &str = "met_kv_blocks_used";
 /// KV blocks in all.
-pub const KV_BLOCKS_TOTAL: &str = "met_kv_blocks_total";
+const KV_BLOCKS_TOTAL: &str = "met_kv_blocks_total";
 /// Of these, those that sessions pin.
-pub const KV_BLOCKS_PINNED: &str = "met_kv_blocks_pinned";
+const KV_BLOCKS_PINNED: &str = "met_kv_blocks_pinned";
 /// Sessions whose last turn is kept.
-pub const SESSIONS: &str = "met_sessions";
+const SESSIONS: &str = "met_sessions";
 /// Slots of recurrent state held.
-pub const STATE_SLOTS_USED: &str = "met_state_slots_used";
+const STATE_SLOTS_USED: &str = "met_state_slots_used";
 /// Slots of recurrent state in all.
-pub const STATE_SLOTS_TOTAL: &str = "met_state_slots_total";
+const STATE_SLOTS_TOTAL: &str = "met_state_slots_total";
 /// Snapshots of recurrent state that hold something.
-pub const SNAPSHOTS_USED: &str = "met_state_snapshots_used";
+const SNAPSHOTS_USED: &str = "met_state_snapshots_used";
 /// Snapshots in all.
-pub const SNAPSHOTS_TOTAL: &str = "met_state_snapshots_total";
+const SNAPSHOTS_TOTAL: &str = "met_state_snapshots_total";
 /// Prompt tokens computed.
-pub const PROMPT_TOKENS: &str = "met_prompt_tokens_total";
+const PROMPT_TOKENS: &str = "met_prompt_tokens_total";
 /// Prompt tokens that were found in the cache.
-pub const CACHED_TOKENS: &str = "met_cached_prompt_tokens_total";
+const CACHED_TOKENS: &str = "met_cached_prompt_tokens_total";
 /// Tokens generated.
-pub const GENERATED_TOKENS: &str = "met_generated_tokens_total";
+const GENERATED_TOKENS: &str = "met_generated_tokens_total";
 /// Times that a sequence gave its blocks back and was computed again.
-pub const PREEMPTIONS: &str = "met_preemptions_total";
+const PREEMPTIONS: &str = "met_preemptions_total";
 /// Seconds from the arrival of a request to its first token.
-pub const TIME_TO_FIRST_TOKEN: &str = "met_time_to_first_token_seconds";
+const TIME_TO_FIRST_TOKEN: &str = "met_time_to_first_token_seconds";
 /// Seconds from one token of a request to its next.
-pub const INTER_TOKEN: &str = "met_inter_token_seconds";
+const INTER_TOKEN: &str = "met_inter_token_seconds";
 
 /// Handles on one engine's metrics, bound to the recorder that is installed when it is made.
 pub(super) struct Meter {

@@ -25,18 +25,13 @@ pub mod testing;
 mod tests;
 
 pub use device::{DeviceIo, OpenFailure};
-pub use meter::{
-    CACHED_TOKENS, GENERATED_TOKENS, INTER_TOKEN, KV_BLOCKS_PINNED, KV_BLOCKS_TOTAL, KV_BLOCKS_USED,
-    PREEMPTIONS, PROMPT_TOKENS, REQUESTS_RUNNING, REQUESTS_WAITING, SESSIONS, SNAPSHOTS_TOTAL,
-    SNAPSHOTS_USED, STATE_SLOTS_TOTAL, STATE_SLOTS_USED, TIME_TO_FIRST_TOKEN,
-};
 pub use report::{GivenUp, LedgerItem, Memory, ReleasedPool, Swept, TeardownReport, TeardownStep};
 pub use snapshot::{EngineState, Snapshot};
 pub use stream::EventStream;
 
 use crate::{
     request::{Refused, Request},
-    scheduler::{Limits, Scheduler},
+    scheduler::{self, Limits, Scheduler},
 };
 use inbox::Inbox;
 use met_backend_api::{DeviceInfo, Error, ErrorKind, ModelInfo};
@@ -82,8 +77,8 @@ impl Default for EngineOptions {
             slow_client: Duration::from_secs(30),
             park_memory: 1 << 30,
             park_disk: 4 << 30,
-            session_ttl: Duration::from_secs(600),
-            max_sessions: 256,
+            session_ttl: scheduler::SESSION_TTL,
+            max_sessions: scheduler::MAX_SESSIONS,
             teardown: Duration::from_secs(10),
         }
     }
@@ -358,12 +353,9 @@ impl Life {
         let (device, limits) = match checked {
             Ok(checked) => checked,
             Err(OpenFailure { error, device }) => {
-                let teardown = device.map(|device| {
-                    teardown::tear_down(device, &self.board);
-                    self.board.set_ended();
-                    Box::new(self.board.wait_report(Duration::ZERO))
-                });
+                let torn_down = device.map(|device| teardown::tear_down(device, &self.board));
                 self.board.set_ended();
+                let teardown = torn_down.map(|()| Box::new(self.board.wait_report(Duration::ZERO)));
                 told(loaded, Err(StartFailure { error, teardown }));
                 return;
             }

@@ -40,13 +40,6 @@ pub struct Snapshot {
     pub call: Option<(&'static str, u64)>,
 }
 
-impl Snapshot {
-    /// Whether new requests are taken.
-    pub fn is_ready(&self) -> bool {
-        self.state == EngineState::Serving
-    }
-}
-
 /// Where the engine thread publishes.
 #[derive(Default)]
 pub(super) struct Board {

@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use super::error::ApiError;
 
 /// Most bytes of a body: text for a million tokens.
-pub const MAX_BODY: usize = 4 << 20;
+const MAX_BODY: usize = 4 << 20;
 /// How much of a body that is too large is read and dropped, so that its sender comes to read the answer.
 const MAX_DROPPED: usize = 64 << 20;
 /// Time for a whole body.

@@ -69,15 +69,7 @@ impl Choice {
         }
         let released = self.stops.push(piece);
         let (text, stopped) = (released.text.to_owned(), released.stopped.is_some());
-        let logprobs = self
-            .logprobs
-            .as_mut()
-            .map(|logprobs| logprobs.release(text.len(), stopped));
-        Delta {
-            text,
-            logprobs,
-            stopped,
-        }
+        self.delta(text, stopped)
     }
 
     /// Gives what was held back: no token follows.
@@ -87,13 +79,14 @@ impl Choice {
         if !stopped {
             text.push_str(self.stops.finish());
         }
-        let logprobs = self
-            .logprobs
-            .as_mut()
-            .map(|logprobs| logprobs.release(text.len(), stopped));
+        self.delta(text, stopped)
+    }
+
+    fn delta(&mut self, text: String, stopped: bool) -> Delta {
+        let logprobs = self.logprobs.as_mut();
         Delta {
+            logprobs: logprobs.map(|logprobs| logprobs.release(text.len(), stopped)),
             text,
-            logprobs,
             stopped,
         }
     }

@@ -6,7 +6,7 @@ use axum::http::{Method, StatusCode};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 /// Requests that were answered, by route, method and status.
-pub const HTTP_REQUESTS: &str = "met_http_requests_total";
+const HTTP_REQUESTS: &str = "met_http_requests_total";
 
 /// Upper bounds in seconds of every histogram whose name ends in `_seconds`.
 const SECONDS: &[f64] = &[

@@ -10,6 +10,7 @@
 //! - Every size, count and time of a request is bounded, and no input makes a 500.
 
 mod answer;
+mod bearer;
 mod body;
 mod choice;
 mod edge;
@@ -21,8 +22,8 @@ mod router;
 mod server;
 mod sse;
 
+pub(crate) use bearer::has_bearer;
 pub use error::ApiError;
-pub(crate) use router::is_same;
 pub use router::{AppState, router};
 pub use server::serve;
 

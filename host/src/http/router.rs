@@ -15,6 +15,7 @@ use futures_util::FutureExt;
 use serde_json::json;
 
 use super::{
+    bearer::has_bearer,
     body::discard,
     error::{ApiError, shorten},
     generate, metrics,
@@ -75,39 +76,21 @@ async fn observe(route: Option<MatchedPath>, request: Request, next: Next) -> Re
 }
 
 async fn check_key(State(state): State<Arc<AppState>>, request: Request, next: Next) -> Response {
-    if let Some(key) = &state.api_key {
-        let given = request
-            .headers()
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok());
-        let token = given.and_then(|given| {
-            let (scheme, token) = given.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then_some(token)
-        });
-        if !token.is_some_and(|token| is_same(token, key)) {
-            discard(request.into_body()).await;
-            let error = ApiError::with_status(
-                StatusCode::UNAUTHORIZED,
-                "invalid_api_key",
-                "this server asks for its API key: send it as 'Authorization: Bearer KEY'",
-            );
-            let mut response = error.into_response();
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            return response;
-        }
+    let key = state.api_key.as_deref();
+    if key.is_none_or(|key| has_bearer(request.headers(), key)) {
+        return next.run(request).await;
     }
-    next.run(request).await
-}
-
-/// Takes the same time wherever two texts of one length differ.
-pub(crate) fn is_same(a: &str, b: &str) -> bool {
-    a.len() == b.len()
-        && a.bytes()
-            .zip(b.bytes())
-            .fold(0, |difference, (a, b)| difference | (a ^ b))
-            == 0
+    discard(request.into_body()).await;
+    let error = ApiError::with_status(
+        StatusCode::UNAUTHORIZED,
+        "invalid_api_key",
+        "this server asks for its API key: send it as 'Authorization: Bearer KEY'",
+    );
+    let mut response = error.into_response();
+    response
+        .headers_mut()
+        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
 }
 
 async fn list_models(State(state): State<Arc<AppState>>) -> Response {

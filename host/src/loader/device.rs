@@ -4,7 +4,7 @@ use super::{Backend, Model, Opener, Services};
 use crate::engine::{DeviceIo, OpenFailure};
 use met_backend_api::{
     Batch, DeviceInfo, Error, LedgerEntry, MemoryInfo, ModelInfo, ModelSpec, OpenSpec, ReleaseReport,
-    ResourceReport, SweepReport, Ticket, sdk::Output,
+    SweepReport, Ticket, sdk::Output,
 };
 
 /// An opened backend with its loaded model.
@@ -66,9 +66,6 @@ impl DeviceIo for Device {
     }
     fn ledger(&mut self) -> Result<Vec<LedgerEntry>, Error> {
         self.backend.ledger()
-    }
-    fn resources(&mut self) -> Result<Vec<ResourceReport>, Error> {
-        self.loaded()?.resources()
     }
     fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error> {
         self.loaded()?.submit(batch)

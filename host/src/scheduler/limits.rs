@@ -40,9 +40,10 @@ pub struct Limits {
     pub session_ttl: Duration,
 }
 
-/// Sessions that are kept where nobody says otherwise, and for how long.
-const MAX_SESSIONS: u32 = 256;
-const SESSION_TTL: Duration = Duration::from_secs(600);
+/// Sessions that are kept at a time where nobody says otherwise.
+pub const MAX_SESSIONS: u32 = 256;
+/// How long a session is kept after its last turn where nobody says otherwise.
+pub const SESSION_TTL: Duration = Duration::from_secs(600);
 
 impl Limits {
     /// The limits of a loaded model; an error where one of its sizes leaves nothing to serve with.

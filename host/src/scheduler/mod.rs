@@ -41,7 +41,7 @@ mod tests;
 
 pub use counts::Counts;
 pub use input::{Effect, Input};
-pub use limits::{Limits, MAX_TOP_LOGPROBS};
+pub use limits::{Limits, MAX_SESSIONS, MAX_TOP_LOGPROBS, SESSION_TTL};
 pub use ops::DeviceOp;
 
 use crate::request::{Event, Failure, Request, Stage};

@@ -44,7 +44,7 @@ pub struct GenerationEnd {
 }
 
 /// How long the threads of a library may take to end once the engine thread has.
-const UNLOAD_WAIT: Duration = Duration::from_secs(5);
+pub(super) const UNLOAD_WAIT: Duration = Duration::from_secs(5);
 
 /// What two generations have in common where a request can go on from one to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]

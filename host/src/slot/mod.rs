@@ -127,12 +127,6 @@ impl<T> Slots<T> {
         slot.enter(false).await
     }
 
-    /// Whether there is a slot, and each takes requests.
-    pub fn is_ready(&self) -> bool {
-        let slots = self.all();
-        !slots.is_empty() && slots.iter().all(|slot| slot.is_ready())
-    }
-
     /// Takes every generation out of its slot, lets their requests finish until `deadline`, and ends them, all
     /// at the same time. Returns each with its slot's name. Blocks the calling thread.
     pub fn shutdown(&self, deadline: Duration) -> Vec<(String, GenerationEnd)>

@@ -40,12 +40,12 @@ fn lease(slots: &Slots<()>) -> Result<Lease<()>, LeaseError> {
 fn a_name_without_a_slot_and_a_slot_without_a_generation_are_told_apart() {
     let slots = Slots::<()>::new();
     assert!(matches!(lease(&slots), Err(LeaseError::UnknownModel { .. })));
-    assert!(!slots.is_ready());
     let slot = slots.add("chat");
+    assert!(!slot.is_ready());
     assert!(matches!(lease(&slots), Err(LeaseError::NotReady { .. })));
     slot.switch(Some(generation(&slot)));
     assert_eq!(lease(&slots).map(|lease| lease.number()), Ok(1));
-    assert!(slots.is_ready());
+    assert!(slot.is_ready());
     slots.shutdown(Duration::ZERO);
 }
 
@@ -65,7 +65,7 @@ fn a_lease_keeps_the_generation_it_was_taken_on_through_a_switch() {
     let waiting = std::thread::spawn(move || incumbent.shutdown(Duration::from_secs(86_400)));
     drop(old);
     assert!(waiting.join().expect("no panic").teardown.is_clean());
-    assert!(slots.is_ready());
+    assert!(slot.is_ready());
     assert!(slots.shutdown(Duration::ZERO)[0].1.teardown.is_clean());
 }
 
@@ -91,7 +91,7 @@ fn what_one_backend_has_computed_is_not_given_to_one_that_may_be_another() {
         let ((old, from), (new, to)) = (controlled(&slot), controlled(&slot));
         ([old, new], [from, to])
     };
-    from.set_step_time(Duration::from_millis(1));
+    from.hold("collect");
     slot.switch(Some(Arc::clone(&old)));
     let request = Request {
         prompt: vec![1; 20],
@@ -100,6 +100,10 @@ fn what_one_backend_has_computed_is_not_given_to_one_that_may_be_another() {
     };
     let streams = lease(&slots).expect("ready").submit(vec![request]).expect("room");
     let mut stream = streams.into_iter().next().expect("one for each request");
+    (0..5).for_each(|_| from.pass());
+    slot.switch(Some(Arc::clone(&new)));
+    old.engine().move_out();
+    from.release();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -109,10 +113,6 @@ fn what_one_backend_has_computed_is_not_given_to_one_that_may_be_another() {
         while let Some(event) = stream.next().await {
             if let Event::Token(token) = event {
                 tokens.push(token.id);
-            }
-            if tokens.len() == 5 {
-                slot.switch(Some(Arc::clone(&new)));
-                old.engine().move_out();
             }
         }
         tokens

@@ -94,9 +94,6 @@ impl Text {
     }
 }
 
-#[cfg(test)]
-mod tests;
-
 /// Why text can't be handled, by who must act.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
@@ -119,3 +116,6 @@ impl From<met_model::Error> for TextError {
         Self::Checkpoint(error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests;

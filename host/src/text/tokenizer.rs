@@ -88,11 +88,6 @@ impl Tokenizer {
         &self.vocabulary
     }
 
-    /// The token that prompts begin with; `None` where the model wants none.
-    pub fn bos(&self) -> Option<u32> {
-        self.bos
-    }
-
     /// The tokens of a text. `add_bos` puts the begin-of-sequence token first, where the model wants one.
     /// Takes O(n log n) steps for n bytes; a megabyte takes a noticeable part of a second.
     ///

@@ -1,7 +1,7 @@
 //! The CPU backend.
 //!
-//! All memory, threads included, is on one ledger. A sweep first releases the pools of models whose object
-//! was never dropped, which puts those objects out of use, then joins the threads, then frees what is left.
+//! All memory, threads included, is on one ledger. A sweep first joins the threads, then releases the pools of
+//! models whose object was never dropped, which puts those objects out of use, then frees what is left.
 
 mod system;
 

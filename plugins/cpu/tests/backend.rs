@@ -210,7 +210,6 @@ fn step(model: &mut ModelBox) -> Result<RowOutput, Error> {
     Ok(out[0])
 }
 
-/// Threads of the backend that are alive.
 /// The threads there are, once they are as many as expected: one that was joined is listed a moment longer, and one
 /// that begins takes its name a moment later.
 fn threads_settle_at(expected: usize) -> usize {
@@ -221,6 +220,7 @@ fn threads_settle_at(expected: usize) -> usize {
     threads()
 }
 
+/// Threads of the backend that are alive.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks

@@ -14,12 +14,11 @@ mod states;
 pub use model::ScriptedModel;
 
 use met_backend_api::{
-    DeviceInfo, Error, ErrorKind, LedgerEntry, MemoryInfo, ModelSpec, OpenSpec, ProbeReport, ResourceKind,
-    SweepReport, SweptEntry,
+    DeviceInfo, Error, LedgerEntry, MemoryInfo, ModelSpec, OpenSpec, ProbeReport, SweepReport, SweptEntry,
     abi_stable::std_types::{ROption, Tuple2},
     sdk::{Backend, Host},
 };
-use met_model::checkpoint::Checkpoint;
+use met_model::{checkpoint::Checkpoint, convert};
 use script::Script;
 use stage::Stage;
 
@@ -82,19 +81,19 @@ impl Backend for ScriptedBackend {
 
     fn ledger(&self) -> Result<Vec<LedgerEntry>, Error> {
         self.stage.call("ledger")?;
-        Ok(self.stage.ledger().entries().into_iter().map(entry).collect())
+        Ok(convert::ledger(&self.stage.ledger()))
     }
 
     fn load_model(&mut self, spec: &ModelSpec) -> Result<ScriptedModel, Error> {
-        let checkpoint = Checkpoint::open(spec.path.as_str()).map_err(error)?;
+        let checkpoint = Checkpoint::open(spec.path.as_str()).map_err(convert::error)?;
         if let Some(text) = checkpoint
             .metadata()
             .get::<&str>("scripted.script")
-            .map_err(error)?
+            .map_err(convert::error)?
         {
             self.stage.play(Script::parse(text).map_err(Error::invalid)?);
         }
-        let identity = checkpoint.identity().map_err(error)?;
+        let identity = checkpoint.identity().map_err(convert::error)?;
         ScriptedModel::load(self.stage.clone(), &self.host, spec, identity)
     }
 
@@ -107,12 +106,12 @@ impl Backend for ScriptedBackend {
         let ledger = self.stage.ledger();
         let mut report = SweepReport::default();
         for found in ledger.entries() {
-            let error = ledger.strike(found.serial).err().map(error);
+            let error = ledger.strike(found.serial).err().map(convert::error);
             report.count += 1;
             report.bytes += found.bytes;
             report.failures += u64::from(error.is_some());
             report.entries.push(SweptEntry {
-                entry: entry(found),
+                entry: convert::entry(found),
                 error: ROption::from(error),
             });
         }
@@ -142,38 +141,6 @@ fn device() -> DeviceInfo {
         features: "".into(),
         total_memory: MEMORY,
         compute_units: 1,
-    }
-}
-
-fn error(e: met_kernels::Error) -> Error {
-    let kind = match e.kind {
-        met_kernels::ErrorKind::Invalid => ErrorKind::Invalid,
-        met_kernels::ErrorKind::Exhausted => ErrorKind::Exhausted,
-        met_kernels::ErrorKind::Fault => ErrorKind::Fault,
-        met_kernels::ErrorKind::Bug => ErrorKind::Bug,
-        met_kernels::ErrorKind::Cancelled => ErrorKind::Cancelled,
-    };
-    Error::new(kind, e.message)
-}
-
-fn entry(e: met_kernels::Entry) -> LedgerEntry {
-    use met_kernels::Kind;
-    let kind = match e.kind {
-        Kind::Context => ResourceKind::Context,
-        Kind::Pool => ResourceKind::Pool,
-        Kind::Memory => ResourceKind::Memory,
-        Kind::Pinned => ResourceKind::Pinned,
-        Kind::Stream => ResourceKind::Stream,
-        Kind::Event => ResourceKind::Event,
-        Kind::Graph => ResourceKind::Graph,
-        Kind::Module => ResourceKind::Module,
-        Kind::Thread => ResourceKind::Thread,
-    };
-    LedgerEntry {
-        serial: e.serial,
-        kind,
-        owner: e.owner.into(),
-        bytes: e.bytes,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The "model": its KV cache holds tokens, and the next token is a hash of those it is led to.
 
 use crate::{
-    dropped, error,
+    dropped,
     script::Settings,
     stage::Stage,
     states::{State, States},
@@ -13,6 +13,7 @@ use met_backend_api::{
     sdk::{BackendModel, Host, Output},
 };
 use met_kernels::{Kind, Serial};
+use met_model::convert;
 use std::{collections::VecDeque, thread, time::Duration};
 
 const STATE_POOL: &str = "state pool";
@@ -102,9 +103,9 @@ impl ScriptedModel {
                 Ok(serial) => pools.push((label, serial, bytes)),
                 Err(e) => {
                     for (_, serial, _) in pools {
-                        ledger.strike(serial).map_err(error)?;
+                        ledger.strike(serial).map_err(convert::error)?;
                     }
-                    return Err(error(e));
+                    return Err(convert::error(e));
                 }
             }
         }
@@ -339,7 +340,7 @@ impl BackendModel for ScriptedModel {
             };
             let freed = match (held, nonsense) {
                 (0, true) => Ok(u64::MAX),
-                (0, false) => self.stage.ledger().strike(serial).map_err(error),
+                (0, false) => self.stage.ledger().strike(serial).map_err(convert::error),
                 _ => Err(Error::invalid(format!(
                     "{held} slots are still held by sequences: nothing is freed under them"
                 ))),

@@ -13,8 +13,7 @@ use met_backend_api::ErrorKind;
 use std::collections::HashMap;
 
 /// Every call that a rule can name, as the boundary spells it.
-pub const CALLS: [&str; 20] = [
-    "probe",
+pub const CALLS: [&str; 19] = [
     "open",
     "info",
     "memory",

@@ -56,7 +56,7 @@ impl Stage {
             Some(Action::Leak(bytes)) => {
                 self.ledger()
                     .enter(Kind::Memory, "nobody", bytes)
-                    .map_err(crate::error)?;
+                    .map_err(met_model::convert::error)?;
                 Ok(false)
             }
             Some(Action::Thread(ms)) => {

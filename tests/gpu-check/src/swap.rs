@@ -7,7 +7,7 @@ use met_backend_api::{ModelSpec, OpenSpec};
 use met_host::{
     engine::EngineOptions,
     loader::BackendSource,
-    request::{Event, Request, Sampling},
+    request::{Event, Request},
     slot::{
         LOAD_DEADLINE, LoadSpec, ModelText, Slots,
         swap::{InFlight, Order, Plan, Supervisor, SwapOrder, SwapReport},
@@ -149,14 +149,8 @@ async fn stream(supervisor: &Slot, prompt: Vec<u32>, tokens: u32, is_done: &Atom
         let lease = supervisor.slots().enter("chat").await?;
         let streams = lease.submit(vec![Request {
             prompt: prompt.clone(),
-            generated: 0,
             max_tokens: tokens,
-            sampling: Sampling::default(),
-            stop_tokens: Vec::new(),
-            top_logprobs: None,
-            bias: Vec::new(),
-            session: None,
-            kept: None,
+            ..Request::default()
         }])?;
         let mut stream = streams.into_iter().next().context("no stream")?;
         let mut count = 0;

@@ -259,7 +259,7 @@ fn a_fetch_is_given_up_at_once_and_keeps_no_other_slot_from_serving() -> Result<
 #[test]
 fn after_the_switch_it_is_too_late_to_cancel() -> Result<()> {
     let operated = Operated::start(&[("chat", &scripted("set step_us 2000")?)])?;
-    let body = json!({"model": "chat", "prompt": "Once", "max_tokens": 500, "temperature": 0});
+    let body = json!({"model": "chat", "prompt": "Once", "max_tokens": 1500, "temperature": 0});
     let undisturbed = Stream::start(&operated.server, &body)?.rest()?;
     let mut events = operated.events()?;
     let stream = Stream::start(&operated.server, &body)?;

@@ -57,7 +57,7 @@ fn requests_sent_while_nothing_serves_are_answered_by_what_comes() -> Result<()>
         .into_iter()
         .collect::<Result<_>>()?;
     let slow = with(
-        &scripted("set salt 2\nset load_ms 2000")?,
+        &scripted("set salt 2\nset load_ms 5000")?,
         json!({"plan": "drain_first"}),
     );
     let mut events = operated.events()?;

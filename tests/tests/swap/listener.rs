@@ -8,22 +8,24 @@ use met_tests::{
     stream::Stream,
 };
 use serde_json::{Value, json};
-use std::{
-    net::{TcpListener, TcpStream},
-    os::unix::net::UnixStream,
-    process::Command,
-};
+use std::{net::TcpStream, os::unix::net::UnixStream, process::Command};
 
 #[test]
 fn a_tcp_listener_answers_only_to_its_token() -> Result<()> {
     let model = fixture("tiny-q4_1.gguf");
-    // Free a moment ago.
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-    let args = ["--model", &model.to_string_lossy(), "--admin", &address];
+    let args = ["--model", &model.to_string_lossy(), "--admin", "127.0.0.1:0"];
     let refused = Server::start(&args).err().context("it serves without a token")?;
     ensure!(refused.to_string().contains("MET_ADMIN_TOKEN"), "{refused}");
 
-    let _server = Server::start_with(&args, &[("MET_ADMIN_TOKEN", "open sesame")])?;
+    let server = Server::start_with(&args, &[("MET_ADMIN_TOKEN", "open sesame")])?;
+    let address = || {
+        let log = server.log();
+        let (_, after) = log.split_once("operators connect to ")?;
+        after.lines().next().map(str::to_owned)
+    };
+    // The log is read beside standard output.
+    eventually("the log says where operators connect", || Ok(address().is_some()))?;
+    let address = address().context("just seen")?;
     for (method, route) in [
         ("GET", "/slots"),
         ("POST", "/slots/chat/swap"),

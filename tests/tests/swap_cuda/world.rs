@@ -10,7 +10,7 @@ use met_backend_api::{ModelSpec, OpenSpec};
 use met_host::{
     engine::EngineOptions,
     loader::{BackendSource, Builtins},
-    request::{Event, Request, Sampling},
+    request::{Event, Request},
     slot::{
         LoadSpec, RequestStream, Slots,
         swap::{Order, Outcome, Subject, Supervisor, SwapEvent, SwapOrder, SwapReport, Verb},
@@ -241,14 +241,8 @@ async fn ask(
     let entered = supervisor.slots().enter("chat").await;
     let request = Request {
         prompt: (0..20 + client).map(|at| (at + 7 * client) % VOCAB).collect(),
-        generated: 0,
         max_tokens: tokens,
-        sampling: Sampling::default(),
-        stop_tokens: Vec::new(),
-        top_logprobs: None,
-        bias: Vec::new(),
-        session: None,
-        kept: None,
+        ..Request::default()
     };
     let streams = entered
         .map_err(|error| error.to_string())?

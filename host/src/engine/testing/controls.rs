@@ -8,6 +8,9 @@ use std::{
     time::Duration,
 };
 
+/// How long a test waits for a call.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// What a test sees of a [`FakeDevice`], and how it steers it. Clones share it.
 #[derive(Clone, Default)]
 pub struct FakeControls(Arc<(Mutex<Controls>, Condvar)>);
@@ -36,14 +39,20 @@ impl FakeControls {
         self.lock().held = Some(name);
     }
 
-    /// Lets the call that hangs go on, and waits until the next one does.
+    /// Lets the call that hangs, or the next one, go on, and waits until another hangs.
+    ///
+    /// # Panics
+    /// Where none comes within [`PATIENCE`].
     pub fn pass(&self) {
         let mut controls = self.lock();
         controls.passes = true;
         self.0.1.notify_all();
-        while controls.passes || !controls.hangs {
-            controls = self.0.1.wait(controls).unwrap_or_else(PoisonError::into_inner);
-        }
+        let waited = self
+            .0
+            .1
+            .wait_timeout_while(controls, PATIENCE, |controls| controls.passes || !controls.hangs);
+        let (controls, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        assert!(!waited.timed_out(), "no call of {:?} came", controls.held);
     }
 
     /// Lets what hangs go on.

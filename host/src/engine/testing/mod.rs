@@ -7,14 +7,15 @@ mod state;
 pub use controls::FakeControls;
 
 use super::DeviceIo;
+use crate::request::Request;
 use met_backend_api::{
     Batch, DeviceInfo, Error, ErrorKind, LedgerEntry, MemoryInfo, ModelInfo, NO_SLOT, ReleaseReport,
-    ReleaseStep, ResourceKind, ResourceReport, Row, RowOutput, Sampling, SweepReport, SweptEntry, Ticket,
-    TokenCount, TokenLogprob, Want, abi_stable::std_types::ROption, sdk::Output,
+    ReleaseStep, ResourceKind, Row, RowOutput, Sampling, SweepReport, SweptEntry, Ticket, TokenCount,
+    TokenLogprob, Want, abi_stable::std_types::ROption, sdk::Output,
 };
 use state::States;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -120,7 +121,7 @@ impl FakeDevice {
         self.states.held()
     }
 
-    /// Makes it sample `next(all tokens)`; without it, a [`hash`](next_token) of everything it was given.
+    /// Makes it sample `next(all tokens)`; without it, a hash of everything it was given.
     pub fn sampling(mut self, next: impl Fn(&[u32]) -> u32 + Send + 'static) -> Self {
         self.next = Some(Box::new(next));
         self
@@ -181,8 +182,21 @@ impl FakeDevice {
     }
 }
 
+/// What the fake device samples for a request after `tokens`, which begin with its prompt.
+pub fn token_after(request: &Request, tokens: &[u32], vocab_size: u32) -> u32 {
+    let mut counts = BTreeMap::new();
+    if request.sampling.presence_penalty != 0.0 {
+        for (at, token) in tokens.iter().enumerate() {
+            *counts.entry(*token).or_insert(0) += u32::from(at >= request.prompt.len());
+        }
+    }
+    let count = |(token, generated)| TokenCount { token, generated };
+    let counts: Vec<_> = counts.into_iter().map(count).collect();
+    next_token(tokens, &request.sampling, &counts, vocab_size)
+}
+
 /// A hash of everything that the choice of a token may depend on.
-pub fn next_token(seen: &[u32], sampling: &Sampling, counts: &[TokenCount], vocab_size: u32) -> u32 {
+fn next_token(seen: &[u32], sampling: &Sampling, counts: &[TokenCount], vocab_size: u32) -> u32 {
     let counts = counts.iter().flat_map(|count| [count.token, count.generated]);
     let words = [sampling.seed as u32, sampling.sequence as u32];
     let hash = seen
@@ -221,16 +235,6 @@ impl DeviceIo for FakeDevice {
     fn ledger(&mut self) -> Result<Vec<LedgerEntry>, Error> {
         self.controls.call("ledger")?;
         Ok(self.controls.lock().ledger.clone())
-    }
-
-    fn resources(&mut self) -> Result<Vec<ResourceReport>, Error> {
-        self.controls.call("resources")?;
-        let report = |(label, bytes): (&str, u64)| ResourceReport {
-            label: label.into(),
-            bytes,
-            allocations: 1,
-        };
-        Ok(POOLS.into_iter().map(report).collect())
     }
 
     fn submit(&mut self, batch: Batch<'_>) -> Result<Ticket, Error> {

@@ -73,11 +73,12 @@ fn counting() -> FakeDevice {
 /// Everything that a stream gives.
 fn all(mut stream: EventStream) -> Vec<Event> {
     let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
         .build()
         .expect("a runtime");
     runtime.block_on(async {
         let mut events = Vec::new();
-        while let Some(event) = stream.next().await {
+        while let Some(event) = tokio::time::timeout(LONG, stream.next()).await.expect("an event") {
             events.push(event);
         }
         events
@@ -99,6 +100,19 @@ fn wait_for(engine: &Engine, wanted: impl Fn(&Snapshot) -> bool) {
         assert!(Instant::now() < end, "{:?}", engine.snapshot());
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Shuts down with the deadline past, while a call hangs.
+fn cut(engine: &Engine, controls: &FakeControls) -> TeardownReport {
+    let stopping = engine.clone();
+    let thread = std::thread::spawn(move || stopping.shutdown(Duration::ZERO));
+    let end = Instant::now() + LONG;
+    while engine.is_open() {
+        assert!(Instant::now() < end, "it never closed");
+        std::thread::yield_now();
+    }
+    controls.release();
+    thread.join().expect("the shutdown returned")
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -243,7 +257,7 @@ fn a_fault_fails_every_request_and_fences_the_engine() {
     wait_for(&engine, |snapshot| {
         matches!(snapshot.state, EngineState::Fenced(_))
     });
-    assert!(!engine.snapshot().is_ready());
+    assert!(!engine.is_open());
     assert!(matches!(engine.submit(request(&[1], 9)), Err(Refused::Draining)));
     let report = engine.shutdown(LONG);
     assert_eq!(report.left, Some(Vec::new()));
@@ -285,14 +299,13 @@ fn a_shutdown_finishes_what_runs_and_reports_every_step() {
 #[test]
 fn a_deadline_gives_up_the_rest_and_failed_steps_do_not_stop_a_teardown() {
     let (engine, controls) = start(counting, EngineOptions::default());
-    controls.set_step_time(Duration::from_millis(5));
+    controls.hold("collect");
     controls.fail("synchronize 0", [error(ErrorKind::Fault, "lost")]);
     controls.fail("release_pools", [error(ErrorKind::Bug, "panicked")]);
-    let streams: Vec<_> = (0..6)
-        .map(|_| engine.submit(request(&[1], 250)).expect("room"))
-        .collect();
-    wait_for(&engine, |snapshot| snapshot.counts.active == 4);
-    let report = engine.shutdown(Duration::ZERO);
+    let streams = engine.submit_all(vec![request(&[1], 250); 6]).expect("room");
+    controls.pass();
+    assert_eq!(engine.snapshot().counts.active, 4);
+    let report = cut(&engine, &controls);
     let mut stages = Vec::new();
     for stream in streams {
         let Some(Event::Failed(Failure::Cut(stage))) = all(stream).pop() else {

@@ -2,11 +2,13 @@
 
 use super::*;
 
-/// Runs a request until it has given some tokens, and moves it out. Gives them, and the request.
-fn moved(engine: Engine, request: Request) -> (Vec<u32>, Request) {
+/// Runs a request for some steps, and moves it out. Gives its tokens so far, and the request.
+fn moved((engine, controls): (Engine, FakeControls), request: Request) -> (Vec<u32>, Request) {
+    controls.hold("collect");
     let stream = engine.submit(request).expect("room");
-    wait_for(&engine, |snapshot| snapshot.counts.generated_tokens >= 5);
+    (0..5).for_each(|_| controls.pass());
     engine.move_out();
+    controls.release();
     let mut events = all(stream);
     let Some(Event::Moved(request)) = events.pop() else {
         panic!("it was moved")
@@ -14,12 +16,6 @@ fn moved(engine: Engine, request: Request) -> (Vec<u32>, Request) {
     let report = engine.shutdown(LONG);
     assert!(report.is_clean(), "{report:?}");
     (ids(&events), *request)
-}
-
-fn slow(device: impl FnOnce() -> FakeDevice + Send + 'static) -> Engine {
-    let (engine, controls) = start(device, EngineOptions::default());
-    controls.set_step_time(Duration::from_millis(2));
-    engine
 }
 
 fn copies(controls: &FakeControls) -> usize {
@@ -32,7 +28,7 @@ fn what_was_computed_of_a_moved_request_is_not_computed_again() {
     let prompt: Vec<u32> = (1..=30).collect();
     let expected: Vec<u32> = (31..=130).collect();
     for device in [counting, || counting().with_state(4, 4)] {
-        let (before, request) = moved(slow(device), request(&prompt, 100));
+        let (before, request) = moved(start(device, EngineOptions::default()), request(&prompt, 100));
         let tokens = request.prompt.len() as u32;
         assert_eq!(request.kept.as_ref().map(Kept::tokens), Some(tokens - 1));
 
@@ -63,7 +59,7 @@ fn what_does_not_fit_elsewhere_is_computed_again() {
     };
     let devices: [(fn() -> FakeDevice, _); 2] = [(larger, EngineOptions::default()), (counting, no_room)];
     for (device, options) in devices {
-        let (before, request) = moved(slow(counting), request(&prompt, 100));
+        let (before, request) = moved(start(counting, EngineOptions::default()), request(&prompt, 100));
         let tokens = request.prompt.len() as u64;
         let (engine, controls) = start(device, options);
         let after = ids(&all(engine.submit(request).expect("room")));
@@ -78,16 +74,18 @@ fn what_does_not_fit_elsewhere_is_computed_again() {
 #[test]
 fn a_copy_that_fails_moves_the_request_without_it() {
     let (engine, controls) = start(counting, EngineOptions::default());
-    controls.set_step_time(Duration::from_millis(2));
     controls.fail(
         "copy_blocks_out",
         [error(ErrorKind::Exhausted, "no pinned memory")],
     );
-    let (before, request) = moved(engine, request(&[1], 100));
+    let (before, request) = moved((engine, controls), request(&[1], 100));
     assert_eq!(request.kept, None);
 
     // Nor does one that can't be copied in stop it.
-    let (_, other) = moved(slow(counting), super::request(&[1], 100));
+    let (_, other) = moved(
+        start(counting, EngineOptions::default()),
+        super::request(&[1], 100),
+    );
     let (engine, controls) = start(counting, EngineOptions::default());
     controls.fail(
         "copy_blocks_in",

@@ -34,13 +34,13 @@ fn what_is_parked_comes_back_with_its_state_from_memory_and_from_files() {
         ..EngineOptions::default()
     };
     let (engine, controls) = start(|| FakeDevice::new(12, 4, 4).with_state(4, 4), options);
-    let alone: Vec<Vec<u32>> = (0..6)
-        .map(|at| ids(&all(engine.submit(request(&prompt(at, 9), 30)).expect("room"))))
+    let requests: Vec<_> = (0..6).map(|at| request(&prompt(at, 9), 30)).collect();
+    let alone: Vec<Vec<u32>> = requests
+        .iter()
+        .map(|request| ids(&all(engine.submit(request.clone()).expect("room"))))
         .collect();
     assert_eq!(engine.snapshot().counts.preemptions, 0);
-    let streams: Vec<_> = (0..6)
-        .map(|at| engine.submit(request(&prompt(at, 9), 30)).expect("room"))
-        .collect();
+    let streams = engine.submit_all(requests).expect("room");
     let together: Vec<Vec<u32>> = streams.into_iter().map(|stream| ids(&all(stream))).collect();
     assert_eq!(together, alone);
     assert!(engine.snapshot().counts.swaps > 0);

@@ -72,13 +72,7 @@ impl Everything {
             controls,
             streams,
         } = self;
-        let stopping = engine.clone();
-        let thread = std::thread::spawn(move || stopping.shutdown(Duration::ZERO));
-        while engine.is_open() {
-            std::thread::yield_now();
-        }
-        controls.release();
-        let report = thread.join().expect("the shutdown returned");
+        let report = cut(&engine, &controls);
         for (stage, stream) in streams {
             assert_eq!(all(stream).last(), Some(&Event::Failed(Failure::Cut(stage))));
         }

@@ -5,10 +5,11 @@ use serde_json::value::RawValue;
 
 use super::{
     fields::Fields,
-    options::{self, MAX_LOGPROBS, Options, is_list},
+    options::{self, Options, is_list},
 };
 use crate::{
     http::error::ApiError,
+    scheduler::MAX_TOP_LOGPROBS,
     text::{Message, Role},
 };
 
@@ -145,7 +146,7 @@ struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
 
 fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let wanted = fields.flag("logprobs")?;
-    match fields.integer("top_logprobs", 0..=i64::from(MAX_LOGPROBS))? {
+    match fields.integer("top_logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))? {
         Some(1..) if !wanted => Err(ApiError::invalid_value(
             "top_logprobs",
             "'top_logprobs' needs \"logprobs\": true",

@@ -4,9 +4,9 @@ use serde_json::value::RawValue;
 
 use super::{
     fields::Fields,
-    options::{self, MAX_CHOICES, MAX_LOGPROBS, Options, is_list},
+    options::{self, MAX_CHOICES, Options, is_list},
 };
-use crate::http::error::ApiError;
+use crate::{http::error::ApiError, scheduler::MAX_TOP_LOGPROBS};
 
 /// Texts to continue.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ impl CompletionRequest {
         let model = fields.required("model", "a string")?;
         let prompts = prompts(&mut fields)?;
         let logprobs = fields
-            .integer("logprobs", 0..=i64::from(MAX_LOGPROBS))?
+            .integer("logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?
             .map(|top| top as u32);
         let options = Options::take(&mut fields)?;
         if prompts.len() * options.n as usize > MAX_CHOICES as usize {

@@ -16,8 +16,6 @@ use crate::{
 
 /// Most choices of one request.
 pub const MAX_CHOICES: u32 = 128;
-/// Most of the most probable tokens that are reported with each token.
-pub const MAX_LOGPROBS: u32 = 20;
 const MAX_BIASES: usize = 1024;
 
 /// How to answer a prompt.

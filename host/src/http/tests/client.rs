@@ -49,11 +49,17 @@ impl Client {
     /// Sends a request and reads the whole answer.
     pub async fn request(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Reply {
         self.send(method, path, headers, body).await;
-        let mut reply = self.head().await;
-        if method != "HEAD" {
-            while let Some(chunk) = self.chunk(&mut reply).await {
-                reply.body.extend(chunk);
-            }
+        let reply = self.head().await;
+        match method {
+            "HEAD" => reply,
+            _ => self.finish(reply).await,
+        }
+    }
+
+    /// Reads what is left of an answer.
+    pub async fn finish(&mut self, mut reply: Reply) -> Reply {
+        while let Some(chunk) = self.chunk(&mut reply).await {
+            reply.body.extend(chunk);
         }
         reply
     }

@@ -71,25 +71,29 @@ async fn a_stop_text_never_shows_in_a_stream() {
 #[tokio::test]
 async fn choices_of_a_stream_interleave() {
     let server = Server::start().await;
-    server.device.set_step_time(Duration::from_millis(20));
-    let events = server
-        .client()
-        .await
-        .post(PATH, &chat(json!({"stream": true, "n": 3, "max_tokens": 5})))
-        .await
-        .events();
+    server.device.hold("collect");
+    let mut client = server.client().await;
+    let body = chat(json!({"stream": true, "n": 3, "max_tokens": 5})).to_string();
+    client.send("POST", PATH, "", body.as_bytes()).await;
+    server
+        .until(|counts| counts.waiting == 0 && counts.prefilling + counts.active == 3)
+        .await;
+    // Each has its first token before any has its second.
+    server.device.pass();
+    let mut reply = client.head().await;
+    while reply.text().matches(r#""content":"a""#).count() < 3 {
+        assert!(!reply.text().contains("keep-alive"), "{}", reply.text());
+        let chunk = client.chunk(&mut reply).await.unwrap();
+        reply.body.extend(chunk);
+    }
+    server.device.release();
     let mut texts = vec![String::new(); 3];
-    let order: Vec<usize> = events
-        .iter()
-        .map(|event| {
-            let choice = &event["choices"][0];
-            let index = choice["index"].as_u64().unwrap() as usize;
-            texts[index].push_str(choice["delta"]["content"].as_str().unwrap_or(""));
-            index
-        })
-        .collect();
+    for event in client.finish(reply).await.events() {
+        let choice = &event["choices"][0];
+        let index = choice["index"].as_u64().unwrap() as usize;
+        texts[index].push_str(choice["delta"]["content"].as_str().unwrap_or(""));
+    }
     assert_eq!(texts, ["abcde"; 3]);
-    assert!(!order.is_sorted(), "{order:?}");
 }
 
 #[tokio::test]
@@ -158,12 +162,7 @@ async fn a_failure_within_a_stream_is_its_last_event() {
     server
         .device
         .fail("collect", [error(ErrorKind::Fault, "the card is gone")]);
-    while let Some(chunk) = client.chunk(&mut reply).await {
-        reply.body.extend(chunk);
-    }
-    reply
-        .headers
-        .push(("content-type".into(), "text/event-stream; charset=utf-8".into()));
+    let reply = client.finish(reply).await;
     assert_eq!(reply.events().last().unwrap()["error"]["code"], "backend_failed");
     let health = client.get("/health").await;
     assert_eq!(health.status, 503);
@@ -202,7 +201,6 @@ async fn two_hundred_clients_that_leave_mid_stream_leave_nothing_behind() {
         })
         .await;
     drop(clients);
-    server.device.set_step_time(Duration::ZERO);
     server.until_idle().await;
     assert_eq!(
         server.client().await.post(PATH, &chat(json!({}))).await.status,
@@ -234,7 +232,7 @@ async fn a_silent_stream_is_kept_alive_by_comments() {
 async fn a_client_that_does_not_read_is_paused_then_given_up_and_others_go_on() {
     let options = EngineOptions {
         channel: 16,
-        slow_client: Duration::from_millis(500),
+        slow_client: Duration::from_secs(2),
         ..EngineOptions::default()
     };
     let server = Server::start_with(options, None).await;
@@ -243,7 +241,7 @@ async fn a_client_that_does_not_read_is_paused_then_given_up_and_others_go_on() 
     let mut slow = server.slow_client().await;
     slow.send("POST", "/v1/completions", "", body.to_string().as_bytes())
         .await;
-    let mut reply = slow.head().await;
+    let reply = slow.head().await;
     server.until(|counts| counts.paused > 0).await;
     assert_eq!(
         server.client().await.post(PATH, &chat(json!({}))).await.status,
@@ -254,12 +252,7 @@ async fn a_client_that_does_not_read_is_paused_then_given_up_and_others_go_on() 
         .await;
     assert_eq!(server.engine.snapshot().counts.blocks_used, 0);
     // It is told when it reads again.
-    while let Some(chunk) = slow.chunk(&mut reply).await {
-        reply.body.extend(chunk);
-    }
-    reply
-        .headers
-        .push(("content-type".into(), "text/event-stream; charset=utf-8".into()));
+    let reply = slow.finish(reply).await;
     assert_eq!(reply.events().last().unwrap()["error"]["code"], "slow_client");
     server.until_idle().await;
 }

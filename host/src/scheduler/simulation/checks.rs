@@ -1,12 +1,11 @@
 //! What must hold in a simulated run.
 
-use super::{PATIENCE, World, clients::Client};
+use super::{PATIENCE, World};
 use crate::{
-    engine::testing::next_token,
+    engine::testing::token_after,
     request::{Event, Failure, FinishReason},
     scheduler::{RequestId, sequence::State},
 };
-use met_backend_api::TokenCount;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl World {
@@ -29,7 +28,7 @@ impl World {
         let (exhausted, recurrent) = (self.exhausted_in_a_row, self.limits.state_slots > 0);
         let client = self.client(id);
         let generated = client.tokens.len() - client.request.prompt.len();
-        let next = next_token(&client.tokens, &client.request.sampling, &counts(client), vocab);
+        let next = token_after(&client.request, &client.tokens, vocab);
         match event {
             Event::Token(token) => {
                 assert_eq!(token.id, next, "{id:?}: wrong token {generated}");
@@ -244,19 +243,4 @@ impl World {
             }
         }
     }
-}
-
-/// The counts that a request's penalties need, reckoned from the start.
-fn counts(client: &Client) -> Vec<TokenCount> {
-    if client.request.sampling.presence_penalty == 0.0 {
-        return Vec::new();
-    }
-    let mut counts = BTreeMap::new();
-    for (at, token) in client.tokens.iter().enumerate() {
-        *counts.entry(*token).or_insert(0) += u32::from(at >= client.request.prompt.len());
-    }
-    counts
-        .into_iter()
-        .map(|(token, generated)| TokenCount { token, generated })
-        .collect()
 }

@@ -141,11 +141,6 @@ impl Machine {
         (machine, Next::Perform(step))
     }
 
-    /// The step that is being performed.
-    pub fn step(&self) -> Step {
-        self.step
-    }
-
     /// Whether a generation is to be brought.
     pub fn has_candidate(&self) -> bool {
         self.has_candidate

@@ -39,10 +39,8 @@ mod tests {
     #[test]
     fn the_system_says_what_is_free_and_what_we_hold() {
         assert!(free().is_some_and(|bytes| bytes > 1 << 20));
-        let before = anonymous().expect("Linux says so");
-        let more = std::hint::black_box(vec![1_u8; 64 << 20]);
-        let after = anonymous().expect("Linux says so");
-        assert!(after > before + (32 << 20), "{before} {after}");
-        drop(more);
+        let held = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let told = anonymous().expect("Linux says so");
+        assert!(told >= held.len() as u64, "{told}");
     }
 }

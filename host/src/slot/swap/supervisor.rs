@@ -23,7 +23,7 @@ const EVENTS: usize = 1024;
 const WIND_UP: Duration = Duration::from_secs(20);
 
 /// Swaps that ended, by slot and outcome.
-pub const SWAPS: &str = "met_swaps_total";
+const SWAPS: &str = "met_swaps_total";
 
 /// Carries orders out, one at a time a slot.
 pub struct Supervisor<T> {

@@ -3,7 +3,7 @@
 use super::Verify;
 use crate::{
     engine::EventStream,
-    request::{Event, Failure, Request, Sampling, Token},
+    request::{Event, Failure, Request, Token},
     slot::{Generation, ModelText},
 };
 use std::time::Duration;
@@ -86,14 +86,9 @@ fn request<T: ModelText>(generation: &Generation<T>, prompt: &str, expect: &str)
     let wanted = TOKENS.max(expect.len() as u32).min(MOST_TOKENS);
     Ok(Request {
         prompt: tokens,
-        generated: 0,
         max_tokens: wanted.min(room),
-        sampling: Sampling::default(),
-        stop_tokens: Vec::new(),
         top_logprobs: Some(1.min(limits.vocab_size)),
-        bias: Vec::new(),
-        session: None,
-        kept: None,
+        ..Request::default()
     })
 }
 

@@ -2,11 +2,10 @@
 
 use super::{SimGeneration, World};
 use crate::{
-    engine::testing::next_token,
+    engine::testing::token_after,
     request::{Event, Failure, FinishReason, Request, Sampling},
     slot::door::Entry,
 };
-use met_backend_api::TokenCount;
 use std::collections::BTreeMap;
 
 /// Names a client; they count up.
@@ -39,7 +38,6 @@ impl World {
             .collect();
         let request = Request {
             prompt: prompt.clone(),
-            generated: 0,
             max_tokens: self.random.between(1, 20) as u32,
             sampling: Sampling {
                 seed: key,
@@ -47,10 +45,7 @@ impl World {
                 ..Sampling::default()
             },
             stop_tokens: vec![self.random.between(0, 60) as u32],
-            top_logprobs: None,
-            bias: Vec::new(),
-            session: None,
-            kept: None,
+            ..Request::default()
         };
         let client = Client {
             request,
@@ -154,7 +149,7 @@ impl World {
                 "client {key} got {event:?} from elsewhere"
             );
             let given = client.tokens.len() - client.request.prompt.len();
-            let next = next_token(&client.tokens, &client.request.sampling, &counts(client), model);
+            let next = token_after(&client.request, &client.tokens, model);
             match event {
                 Event::Token(token) => {
                     assert_eq!(token.id, next, "client {key}: wrong token {given}");
@@ -238,17 +233,4 @@ impl Client {
             );
         }
     }
-}
-
-/// The counts that a client's penalties need, reckoned from the start.
-fn counts(client: &Client) -> Vec<TokenCount> {
-    if client.request.sampling.presence_penalty == 0.0 {
-        return Vec::new();
-    }
-    let mut counts = BTreeMap::new();
-    for (at, token) in client.tokens.iter().enumerate() {
-        *counts.entry(*token).or_insert(0) += u32::from(at >= client.request.prompt.len());
-    }
-    let count = |(token, generated)| TokenCount { token, generated };
-    counts.into_iter().map(count).collect()
 }
