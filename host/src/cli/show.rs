@@ -125,37 +125,24 @@ fn resource(name: &str, item: &Value) -> String {
 
 /// The slots, one a line.
 pub(super) fn status(status: &Value) -> String {
-    let mut out = String::new();
+    const NAMES: [&str; 8] = [
+        "SLOT", "GEN", "STATE", "MODEL", "BACKEND", "RUNNING", "WAITING", "MEMORY",
+    ];
     let slots = status["slots"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let _ = writeln!(
-        out,
-        "{:<16} {:>4} {:<10} {:<28} {:<24} {:>7} {:>7} {:>10}",
-        "SLOT", "GEN", "STATE", "MODEL", "BACKEND", "RUNNING", "WAITING", "MEMORY"
-    );
-    for slot in slots {
-        let state = match (slot["swap"].as_u64(), slot["ready"].as_bool()) {
-            (Some(id), _) => format!("swap {id}"),
-            (None, Some(true)) => "ready".to_owned(),
-            (None, _) => slot["engine"]["state"].as_str().unwrap_or("empty").to_owned(),
-        };
-        let counts = &slot["counts"];
-        let count = |name: &str| counts[name].as_u64().unwrap_or_default();
+    let rows: Vec<_> = [NAMES.map(str::to_owned)]
+        .into_iter()
+        .chain(slots.iter().map(cells))
+        .collect();
+    let widths = std::array::from_fn::<_, 8, _>(|column| {
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or_default()
+    });
+    let mut out = String::new();
+    for [slot, number, state, model, backend, running, waiting, memory] in rows {
+        let [a, b, c, d, e, f, g, h] = widths;
         let _ = writeln!(
             out,
-            "{:<16} {:>4} {:<10} {:<28} {:<24} {:>7} {:>7} {:>10}",
-            text(&slot["slot"]),
-            slot["generation"]
-                .as_u64()
-                .map_or("-".to_owned(), |number| number.to_string()),
-            state,
-            slot["model"]["name"].as_str().unwrap_or("-"),
-            slot["backend"].as_str().unwrap_or("-"),
-            count("prefilling") + count("active"),
-            count("waiting")
-                + count("preempted")
-                + count("swapped")
-                + slot["held"].as_u64().unwrap_or_default(),
-            size(slot["memory"]["ledger_bytes"].as_u64().unwrap_or_default())
+            "{slot:<a$} {number:>b$} {state:<c$} {model:<d$} {backend:<e$} {running:>f$} {waiting:>g$} {memory:>h$}"
         );
     }
     for stuck in status["stuck"].as_array().into_iter().flatten() {
@@ -168,6 +155,29 @@ pub(super) fn status(status: &Value) -> String {
         );
     }
     out
+}
+
+/// What is said of a slot.
+fn cells(slot: &Value) -> [String; 8] {
+    let counts = &slot["counts"];
+    let count = |name: &str| counts[name].as_u64().unwrap_or_default();
+    let held = slot["held"].as_u64().unwrap_or_default();
+    let state = match (slot["swap"].as_u64(), slot["ready"].as_bool()) {
+        (Some(id), _) => format!("swap {id}"),
+        (None, Some(true)) => "ready".to_owned(),
+        (None, _) => slot["engine"]["state"].as_str().unwrap_or("empty").to_owned(),
+    };
+    let generation = slot["generation"].as_u64();
+    [
+        text(&slot["slot"]),
+        generation.map_or("-".to_owned(), |number| number.to_string()),
+        state,
+        slot["model"]["name"].as_str().unwrap_or("-").to_owned(),
+        slot["backend"].as_str().unwrap_or("-").to_owned(),
+        (count("prefilling") + count("active")).to_string(),
+        (count("waiting") + count("preempted") + count("swapped") + held).to_string(),
+        size(slot["memory"]["ledger_bytes"].as_u64().unwrap_or_default()),
+    ]
 }
 
 /// A ledger, one entry a line.
