@@ -89,7 +89,7 @@ pub fn load<T: ModelText>(
     services: &Services,
 ) -> Result<Arc<Generation<T>>, LoadFailure> {
     let number = slot.next_number();
-    let mut library = Library::load(&spec.backend).map_err(|error| LoadFailure {
+    let library = Library::load(&spec.backend).map_err(|error| LoadFailure {
         number,
         problem: error.into(),
         teardown: None,
@@ -101,18 +101,39 @@ pub fn load<T: ModelText>(
             let spec = spec.clone();
             Ok(Generation::with_library(number, engine, text, spec, library))
         }
-        Err((problem, teardown)) => {
-            let unload = library.close(UNLOAD_WAIT);
-            if let Unload::Retained { reason } = &unload {
-                tracing::warn!(backend = %spec.backend, "the library stays mapped after a failed load: {reason}");
-            }
-            Err(LoadFailure {
-                number,
-                problem,
-                teardown,
-                unload: Some(unload),
-            })
-        }
+        Err((problem, teardown)) => Err(LoadFailure {
+            number,
+            problem,
+            teardown,
+            unload: Some(close_unused(library)),
+        }),
+    }
+}
+
+/// Whether a load can come to anything, as far as that is known without a device: the library is a backend of our
+/// contract, and the text can be read. Keeps nothing.
+///
+/// # Errors
+/// As [`load`] would.
+pub fn look<T: ModelText>(slot: &Slot<T>, spec: &LoadSpec) -> Result<(), LoadProblem> {
+    let library = Library::load(&spec.backend)?;
+    let text = text(slot, Path::new(spec.model.path.as_str()));
+    close_unused(library);
+    text.map(drop).map_err(LoadProblem::Text)
+}
+
+fn close_unused(mut library: Library) -> Unload {
+    let unload = library.close(UNLOAD_WAIT);
+    if let Unload::Retained { reason } = &unload {
+        tracing::warn!(backend = %library.source(), "the library stays mapped though it serves nothing: {reason}");
+    }
+    unload
+}
+
+fn text<T: ModelText>(slot: &Slot<T>, path: &Path) -> Result<Arc<T>, String> {
+    match slot.text() {
+        Some(earlier) => T::again(path, &earlier),
+        None => T::open(path).map(Arc::new),
     }
 }
 
@@ -150,10 +171,7 @@ fn open<T: ModelText>(
         let device = Device::load(opener, &device, &model, &for_engine)?;
         Ok(Box::new(device) as Box<dyn DeviceIo>)
     });
-    let text = match slot.text() {
-        Some(earlier) => T::again(path, &earlier),
-        None => T::open(path).map(Arc::new),
-    };
+    let text = text(slot, path);
     if text.is_err() {
         services.cancel();
     }

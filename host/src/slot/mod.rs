@@ -20,7 +20,7 @@ mod tests;
 pub use door::Hold;
 pub use generation::{Generation, GenerationEnd, Identity};
 pub use lease::{Lease, LeaseError};
-pub use load::{LOAD_DEADLINE, LoadFailure, LoadProblem, LoadSpec, load};
+pub use load::{LOAD_DEADLINE, LoadFailure, LoadProblem, LoadSpec, load, look};
 pub use model_text::ModelText;
 pub use request_stream::RequestStream;
 

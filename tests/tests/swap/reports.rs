@@ -6,7 +6,7 @@ use met_tests::{
     operator::{Operated, builtin, library, scripted, with},
 };
 use serde_json::{Value, json};
-use std::{thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
 /// What the operator is promised.
 const FIELDS: [&str; 15] = [
@@ -238,5 +238,27 @@ fn a_candidate_that_talks_nonsense_never_serves_unless_it_is_not_tried() -> Resu
     }
     let report = operated.swap("chat", &with(&nonsense, json!({"verify": false})))?;
     ensure!(report["outcome"] == "swapped", "{report}");
+    Ok(())
+}
+
+#[test]
+fn nothing_is_drained_for_what_can_not_be_loaded() -> Result<()> {
+    let operated = Operated::start(&[("chat", &scripted("")?)])?;
+    let folder = tempfile::tempdir()?;
+    let nothing = folder.path().join("nothing");
+    fs::write(&nothing, "neither a library nor a model")?;
+    for (field, says) in [("backend", "not a shared library"), ("model", "not a GGUF file")] {
+        let order = with(
+            &scripted("set salt 2")?,
+            json!({"plan": "drain_first", field: nothing}),
+        );
+        let report = operated.swap("chat", &order)?;
+        let error = report["error"].as_str().unwrap_or_default();
+        ensure!(
+            report["outcome"] == "failed" && report["steps"] == json!([]) && error.contains(says),
+            "{report}"
+        );
+        ensure!(report["to"]["generation"] == 1, "{report}");
+    }
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     fetch::{self, ModelSource, Reporting},
-    slot::{Generation, LoadSpec, ModelText, Slot},
+    slot::{Generation, LoadSpec, ModelText, Slot, look},
 };
 use met_model::checkpoint;
 use std::{
@@ -156,6 +156,10 @@ impl<T: ModelText> Swap<'_, T> {
         }
         if self.incumbent.is_some() {
             self.report.plan = Some(choose(order.plan, self.need(&order.spec), self.free(&order.spec)));
+        }
+        if self.report.plan == Some(Plan::DrainFirst) {
+            // The incumbent is not torn down for what can't be loaded anyway.
+            look(&self.performer.slot, &order.spec).map_err(|problem| problem.to_string())?;
         }
         self.wanted = Some(order);
         Ok(())
