@@ -1,17 +1,25 @@
 //! What is free, and what this process holds, as the system says.
 
-use std::fs;
+use std::{fs, path::Path};
 
 /// Bytes that the system would give without swapping, within the process's control group. `None` where it does not
 /// say.
 pub fn free() -> Option<u64> {
     let system = field("/proc/meminfo", "MemAvailable:")?;
-    let limit = number("/sys/fs/cgroup/memory.max");
-    let used = number("/sys/fs/cgroup/memory.current");
-    Some(match limit.zip(used) {
-        Some((limit, used)) => system.min(limit.saturating_sub(used)),
-        None => system,
-    })
+    Some(group(Path::new("/sys/fs/cgroup")).map_or(system, |group| system.min(group)))
+}
+
+/// Bytes that a control group has left; `None` where it has no limit. Cached files that nobody has used for a while,
+/// as models that were read, are no loss: the system takes them back when memory is needed.
+fn group(folder: &Path) -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let limit = number(&read("memory.max")?)?;
+    let used = number(&read("memory.current")?)?;
+    let stat = read("memory.stat").unwrap_or_default();
+    let cached = stat.lines().find_map(|line| line.strip_prefix("inactive_file "));
+    let cached = cached.and_then(number).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
 /// Anonymous bytes of this process, those swapped out included: what a leak would show in.
@@ -28,10 +36,6 @@ fn field(file: &str, name: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-fn number(file: &str) -> Option<u64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,5 +46,21 @@ mod tests {
         let held = std::hint::black_box(vec![1_u8; 64 << 20]);
         let told = anonymous().expect("Linux says so");
         assert!(told >= held.len() as u64, "{told}");
+    }
+
+    #[test]
+    fn a_group_has_left_what_it_does_not_use_but_for_a_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        assert_eq!(group(folder.path()), None);
+        write("memory.max", "max\n");
+        write("memory.current", "70\n");
+        assert_eq!(group(folder.path()), None);
+        write("memory.max", "100\n");
+        assert_eq!(group(folder.path()), Some(30));
+        write("memory.stat", "anon 20\ninactive_file 45\nactive_file 5\n");
+        assert_eq!(group(folder.path()), Some(75));
+        write("memory.current", "120\n");
+        assert_eq!(group(folder.path()), Some(25));
     }
 }
