@@ -1,9 +1,11 @@
 //! `/metrics`: the process's recorder, and what HTTP itself counts.
 
-use std::{sync::OnceLock, thread, time::Duration};
-
+use super::gauges;
+use crate::slot::Slots;
 use axum::http::{Method, StatusCode};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_util::MetricKindMask;
+use std::{sync::OnceLock, thread, time::Duration};
 
 /// Requests that were answered, by route, method and status.
 const HTTP_REQUESTS: &str = "met_http_requests_total";
@@ -13,6 +15,10 @@ const SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     30.0, 60.0,
 ];
+
+/// A gauge that was not set for the page is shown no longer: its slot is gone. Longer than it takes to set them all,
+/// since two pages may be made at once.
+const GAUGE_AGE: Duration = Duration::from_secs(1);
 
 /// How often recorded samples are folded into buckets; until then each one takes memory.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -24,10 +30,12 @@ pub fn install() -> &'static PrometheusHandle {
     HANDLE.get_or_init(|| {
         let buckets =
             PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), SECONDS);
-        let builder = buckets.unwrap_or_else(|error| {
-            tracing::error!(%error, "histograms have no buckets");
-            PrometheusBuilder::new()
-        });
+        let builder = buckets
+            .unwrap_or_else(|error| {
+                tracing::error!(%error, "histograms have no buckets");
+                PrometheusBuilder::new()
+            })
+            .idle_timeout(MetricKindMask::GAUGE, Some(GAUGE_AGE));
         let recorder = builder.build_recorder();
         let handle = recorder.handle();
         if metrics::set_global_recorder(recorder).is_err() {
@@ -49,7 +57,8 @@ pub fn install() -> &'static PrometheusHandle {
 }
 
 /// What `/metrics` shows, without the recorder's blank lines.
-pub fn page() -> String {
+pub fn page<T>(slots: &Slots<T>) -> String {
+    gauges::set(slots);
     install().render().replace("\n\n", "\n")
 }
 

@@ -15,6 +15,7 @@ mod body;
 mod choice;
 mod edge;
 mod error;
+mod gauges;
 mod generate;
 pub mod metrics;
 pub mod openai;

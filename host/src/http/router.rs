@@ -137,9 +137,9 @@ async fn ready(State(state): State<Arc<AppState>>) -> Result<Response, ApiError>
     }
 }
 
-async fn show_metrics() -> Response {
+async fn show_metrics(State(state): State<Arc<AppState>>) -> Response {
     let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (content_type, metrics::page()).into_response()
+    (content_type, metrics::page(&state.slots)).into_response()
 }
 
 async fn unknown_route(method: Method, uri: Uri, body: Body) -> ApiError {

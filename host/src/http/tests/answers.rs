@@ -214,3 +214,36 @@ async fn metrics_count_requests_by_route_and_status() {
         assert!(reply.text().contains(&line), "{}", reply.text());
     }
 }
+
+#[tokio::test]
+async fn gauges_are_those_of_the_generation_that_serves_and_go_with_their_slot() {
+    let server = Server::start().await;
+    let mut client = server.client().await;
+    let slot = server.slots.add("gauged");
+    let of_blocks = |blocks: u32| {
+        let options = EngineOptions::default();
+        let device = FakeDevice::new(blocks, 16, 8);
+        let engine = Engine::start("gauged", options, move || Ok(Box::new(device))).unwrap();
+        Generation::new(slot.next_number(), engine, Arc::new(text::text()))
+    };
+    let line = |blocks: u32| format!("met_kv_blocks_total{{model=\"gauged\"}} {blocks}\n");
+
+    let old = of_blocks(48);
+    slot.switch(Some(old.clone()));
+    let page = client.get("/metrics").await;
+    let page = page.text();
+    assert!(page.contains(&line(48)), "{page}");
+    slot.switch(Some(of_blocks(24)));
+    // The last that the old one does.
+    old.teardown(Duration::from_secs(60));
+    let page = client.get("/metrics").await;
+    let page = page.text();
+    assert!(page.contains(&line(24)) && !page.contains(&line(48)), "{page}");
+
+    server.slots.remove("gauged");
+    let end = Instant::now() + Duration::from_secs(60);
+    while client.get("/metrics").await.text().contains(&line(24)) {
+        assert!(Instant::now() < end, "the slot is gone");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -9,7 +9,11 @@ mod sessions;
 mod streams;
 pub mod text;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use client::Client;
 use serde_json::{Value, json};
@@ -96,13 +100,9 @@ impl Server {
 
     /// Waits until the engine's counts are as asked.
     async fn until(&self, done: impl Fn(&crate::scheduler::Counts) -> bool) {
-        let end = std::time::Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(60);
         while !done(&self.engine.snapshot().counts) {
-            assert!(
-                std::time::Instant::now() < end,
-                "{:?}",
-                self.engine.snapshot().counts
-            );
+            assert!(Instant::now() < end, "{:?}", self.engine.snapshot().counts);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
