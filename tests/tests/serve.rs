@@ -1,7 +1,13 @@
 //! The real server with the real model: what README promises, seen from outside.
 
 use anyhow::{Context, Result, ensure};
-use met_tests::{Server, model_path, operator::eventually, scripted, server::artifacts};
+use met_tests::{
+    Server, model_path,
+    operator::{self, Operated, eventually},
+    scripted,
+    server::artifacts,
+    stream::Stream,
+};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -140,7 +146,10 @@ fn a_stop_lets_a_running_stream_finish() -> Result<()> {
     )?;
     let mut answer = vec![0; 256];
     client.read_exact(&mut answer)?;
-    let status = server.stop()?;
+    // As one hears it who is ended together with the program that started it: that is one stop, not two.
+    let twice = ["-c", "kill -TERM $0; kill -INT $0", &server.pid().to_string()];
+    ensure!(std::process::Command::new("sh").args(twice).status()?.success());
+    let status = server.wait()?;
     client.read_to_end(&mut answer)?;
     let answer = String::from_utf8_lossy(&answer);
     ensure!(status.success(), "{status}\n{}", server.log());
@@ -148,6 +157,23 @@ fn a_stop_lets_a_running_stream_finish() -> Result<()> {
         answer.contains("data: [DONE]") && !answer.contains("\"error\""),
         "{answer}"
     );
+    Ok(())
+}
+
+#[test]
+fn a_second_signal_cuts_what_still_runs() -> Result<()> {
+    let slow = operator::scripted("set step_us 100000")?;
+    let mut server = Operated::start(&[("chat", &slow)])?.server;
+    let body = json!({"model": "chat", "prompt": "Once", "max_tokens": 300, "temperature": 0});
+    let _stream = Stream::start(&server, &body)?;
+    // Those that come at once with the first one are not the second.
+    eventually("it is cut", || {
+        let _ended = std::process::Command::new("kill")
+            .arg(server.pid().to_string())
+            .status()?;
+        Ok(server.log().contains("cut short by a second signal"))
+    })?;
+    ensure!(!server.wait()?.success());
     Ok(())
 }
 

@@ -20,7 +20,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     net::TcpListener,
@@ -33,6 +33,8 @@ use tokio::{
 const HTTP_THREADS: usize = 2;
 /// What is left to send when the last request has ended.
 const FLUSH: Duration = Duration::from_secs(2);
+/// Signals within so long of the first one ask for the same stop.
+const SAME_STOP: Duration = Duration::from_millis(500);
 /// Where the HTTP API listens unless it is told otherwise.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
@@ -164,7 +166,7 @@ async fn run(args: &ServeArgs, config: Config, builtins: &Builtins) -> Result<()
         let down = tokio::task::spawn_blocking(move || supervisor.shutdown(deadline));
         tokio::select! {
             ends = down => ends.context("the teardown panicked; its message is above")?,
-            () = signals.stop() => bail!("cut short by a second signal"),
+            () = signals.stop_again() => bail!("cut short by a second signal"),
         }
     };
     flush(server, admin, admin_stop).await?;
@@ -321,6 +323,18 @@ impl Signals {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
                 _ = self.hangup.recv() => self.hangups.notify_one(),
+            }
+        }
+    }
+
+    /// Waits until it is asked once more. Whoever ends a process together with its group, as `timeout` does, sends two
+    /// signals at once and means one stop.
+    async fn stop_again(&mut self) {
+        let asked = Instant::now();
+        loop {
+            self.stop().await;
+            if asked.elapsed() >= SAME_STOP {
+                return;
             }
         }
     }

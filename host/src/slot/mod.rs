@@ -92,6 +92,15 @@ impl<T> Slots<T> {
         Arc::clone(slot)
     }
 
+    /// A new slot whose first generation is expected: requests wait for it from the moment that the name is there.
+    pub fn add_held(&self, name: &str, hold: Hold) -> Arc<Slot<T>> {
+        let slot = Arc::new(Slot::new(name));
+        slot.hold(hold);
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.insert(name.to_owned(), Arc::clone(&slot));
+        slot
+    }
+
     /// The slot of this name.
     pub fn get(&self, name: &str) -> Option<Arc<Slot<T>>> {
         self.slots

@@ -37,6 +37,24 @@ fn lease(slots: &Slots<()>) -> Result<Lease<()>, LeaseError> {
 }
 
 #[test]
+fn a_slot_that_is_made_for_a_load_holds_requests_from_the_beginning() {
+    let slots = Arc::new(Slots::<()>::new());
+    let hold = Hold {
+        deadline: Duration::from_secs(60),
+        max: 1,
+    };
+    let slot = slots.add_held("chat", hold);
+    let waits = Arc::clone(&slots);
+    let waits = std::thread::spawn(move || lease(&waits).map(|lease| lease.number()));
+    while slot.held().1 == 0 {
+        assert!(!waits.is_finished(), "it was sent away");
+        std::thread::yield_now();
+    }
+    slot.switch(Some(generation(&slot)));
+    assert_eq!(waits.join().expect("no panic").ok(), Some(1));
+}
+
+#[test]
 fn a_name_without_a_slot_and_a_slot_without_a_generation_are_told_apart() {
     let slots = Slots::<()>::new();
     assert!(matches!(lease(&slots), Err(LeaseError::UnknownModel { .. })));

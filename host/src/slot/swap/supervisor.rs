@@ -138,9 +138,9 @@ impl<T: ModelText> Supervisor<T> {
         let there = self.slots.get(name);
         let slot = match (&order, there) {
             (Order::Load(_), Some(_)) => return Err(Refusal::Exists { slot }),
-            (Order::Load(_), None) => {
+            (Order::Load(order), None) => {
                 check_name(name).map_err(|reason| Refusal::Name { reason })?;
-                self.slots.add(name)
+                self.slots.add_held(name, order.hold)
             }
             (Order::Swap(_) | Order::Unload { .. }, None) => return Err(Refusal::Unknown { slot }),
             (Order::Swap(_) | Order::Unload { .. }, Some(there)) => there,
