@@ -43,7 +43,7 @@ fn a_log_that_can_not_be_written_stops_nothing() -> Result<()> {
 #[test]
 fn idle_connections_leave_descriptors_for_operators_and_swaps() -> Result<()> {
     let model = fixture("tiny-q4_1.gguf");
-    let operated = Operated::start_after("ulimit -n 64", &[("chat", &builtin(&model))])?;
+    let mut operated = Operated::start_after("ulimit -n 64", &[("chat", &builtin(&model))])?;
     let idle: Vec<TcpStream> = (0..100)
         .map(|_| TcpStream::connect(operated.server.address()))
         .collect::<Result<_, _>>()?;
@@ -51,6 +51,7 @@ fn idle_connections_leave_descriptors_for_operators_and_swaps() -> Result<()> {
     ensure!(report["outcome"] == "swapped", "{report}");
     drop(idle);
     operated.answer("chat")?;
+    operated.server.stop()?;
     let log = operated.server.log();
     ensure!(log.contains("at most 16 connections"), "{log}");
     Ok(())
