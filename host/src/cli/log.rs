@@ -102,7 +102,7 @@ impl Write for Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::{io::Read, sync::Mutex};
 
     #[test]
     fn a_log_that_nobody_reads_holds_nobody_and_says_what_is_missing() {
@@ -120,18 +120,40 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_gone_is_no_error_and_the_end_waits_for_the_last_line() {
-        let (mut read, write) = io::pipe().unwrap();
-        let writer = Writer::start(write).unwrap();
+    fn the_end_waits_for_the_last_line() {
+        /// Takes its time.
+        struct Slow(Arc<Mutex<Vec<u8>>>);
+        impl Write for Slow {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                thread::sleep(Duration::from_millis(10));
+                self.0.lock().unwrap().extend(bytes);
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let writer = Writer::start(Slow(written.clone())).unwrap();
         for line in ["one\n", "two\n"] {
             writer.clone().write_all(line.as_bytes()).unwrap();
         }
-        drop(Logged(writer.clone()));
-        let mut text = [0; 8];
-        read.read_exact(&mut text).unwrap();
-        assert_eq!(&text, b"one\ntwo\n");
-        drop(read);
-        writer.clone().write_all(b"three\n").unwrap();
         drop(Logged(writer));
+        assert_eq!(*written.lock().unwrap(), b"one\ntwo\n");
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_no_error() {
+        let (read, write) = io::pipe().unwrap();
+        let writer = Writer::start(write).unwrap();
+        drop(read);
+        for line in ["one\n", "two\n"] {
+            writer.clone().write_all(line.as_bytes()).unwrap();
+        }
+        let (written, wait) = mpsc::channel();
+        writer.lines.send(Line::Flush(written)).unwrap();
+        assert!(wait.recv().is_ok(), "the thread has ended");
     }
 }
